@@ -1,0 +1,43 @@
+# Every target sets up what it needs by itself, on a bare Debian machine with Python 3.11.
+PY := .venv/bin/python
+STAMP := .venv/.ready
+
+.PHONY: setup demo test test-slow check lint types arch bench docs lock clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml scripts/setup.sh
+	@bash scripts/setup.sh
+	@touch $(STAMP)
+
+demo: setup
+	$(PY) -m rankclock demo
+
+test: setup
+	$(PY) -m pytest -m "not slow"
+
+test-slow: setup
+	$(PY) -m pytest -m slow --timeout 600
+
+check: lint types arch test
+
+lint: setup
+	.venv/bin/ruff check . && .venv/bin/ruff format --check .
+
+types: setup
+	.venv/bin/mypy
+
+arch: setup
+	.venv/bin/lint-imports
+
+bench: setup
+	$(PY) -m benchmarks
+
+docs: setup
+	.venv/bin/pip install -q -r docs/requirements.lock && .venv/bin/mkdocs build --strict
+
+lock:  # after changing dependencies: resolve anew in a clean environment and write both locks
+	@bash scripts/lock.sh
+
+clean:
+	rm -rf .venv .daemons site build dist out

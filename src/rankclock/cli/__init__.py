@@ -1,0 +1,1 @@
+"""Parse, call, print, exit code. One file a verb."""

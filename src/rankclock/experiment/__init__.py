@@ -1,0 +1,1 @@
+"""Before/after measurement."""

@@ -1,0 +1,1 @@
+"""Oscillators, networks and servos in virtual time."""

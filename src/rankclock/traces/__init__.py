@@ -1,0 +1,1 @@
+"""Traces and logs of all ranks on one timeline."""
