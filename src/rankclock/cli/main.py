@@ -53,7 +53,7 @@ def _say(message: str) -> None:
 
 def _call() -> int:
     try:
-        result = app(standalone_mode=False)
+        result = app(prog_name="rankclock", standalone_mode=False)
     except RankclockError as error:
         _say(str(error))
         return error.exit_code
