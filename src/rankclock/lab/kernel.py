@@ -114,7 +114,7 @@ class _Sets(ctypes.Structure):
 
 
 def drop_sys_time() -> None:
-    """Takes CAP_SYS_TIME out of every set of this process, for ever: neither it nor a child can set the host's clock."""
+    """Takes CAP_SYS_TIME out of every set of this process for ever: neither it nor a child can set the host's clock."""
     if _prctl(_PR_CAPBSET_READ, CAP_SYS_TIME):
         _prctl(_PR_CAPBSET_DROP, CAP_SYS_TIME)
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER, CAP_SYS_TIME)
