@@ -1,23 +1,34 @@
 """CLOCK_REALTIME followed through CLOCK_MONOTONIC_RAW: what one read while the other read this.
 
 Kernel packet stamps are REALTIME, which daemons step and slew by up to 83,333 ppm; only RAW can carry a bound that
-ages by a drift rate. Bracketed readings (RAW, REAL, RAW) give REALTIME's lead over RAW at many instants; between two of
-them the lead is bounded by both, carried on at the rates seen around. Decides where a step happened, and what RAW
-instant a REALTIME stamp is. Refuses a stamp with a step near it: a value, never a guess.
-
-What the bounds assume (`ASSUMPTION`): between two neighbouring readings REALTIME steps at most once, and otherwise does
-not go out and back faster than the rates seen in the gaps around.
+ages by a drift rate. Bracketed readings (RAW, REAL, RAW) give REALTIME's lead over RAW at many instants. Between two
+readings the lead lies in the hull of both neighbours, each carried on at the rates seen around: that holds for one
+step of any size in the gap, for any rate inside the range seen, and for a slew hidden in the gap. Decides where a step
+happened, and what RAW instant a REALTIME stamp is. Refuses a stamp with a step near it: a value, never a guess.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rankclock.clockmath.exchange import Stamp
 
-__all__ = ["ASSUMPTION", "Lead", "Reading", "RealtimeTrack", "Step", "Untranslated"]
+__all__ = ["ASSUMPTION", "KERNEL_RATE_LIMIT_PPB", "Lead", "Reading", "RealtimeTrack", "Step", "Untranslated"]
 
 ASSUMPTION = "CLOCK_REALTIME does not go out and back between two readings of it"
+
+KERNEL_RATE_LIMIT_PPB = 101_000_000
+"""adjtimex takes ticks of 9,000 to 11,000 µs and 500 ppm on top: a lead that moves faster than this was stepped."""
+
+MIN_STRETCH_NS = 1_000_000
+"""A rate is taken over at least 1 ms: over less, the width of two readings (0.2 µs) says nothing."""
+
+STRETCH_PER_GAP = 10
+"""... and over ten times the gap that it bridges, so that its doubt adds a tenth of a reading's width there."""
+
+PPB = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +39,29 @@ class Reading:
     real_ns: int
     raw_after_ns: int
 
+    @property
+    def width_ns(self) -> int:
+        """How long the three reads took: the doubt of the lead."""
+        return self.raw_after_ns - self.raw_before_ns
+
+    @property
+    def lead_lo_ns(self) -> int:
+        """The least lead of REALTIME that the reads allow; each of them cut off less than 1 ns."""
+        return self.real_ns - self.raw_after_ns - 1
+
+    @property
+    def lead_hi_ns(self) -> int:
+        """The greatest lead of REALTIME that the reads allow."""
+        return self.real_ns - self.raw_before_ns + 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lead:
-    """REALTIME - RAW of one clock, in [lo_ns, hi_ns], when RAW was in [at_earliest_ns, at_latest_ns]."""
+    """REALTIME - RAW of one clock lies in [lo_ns, hi_ns]; `estimate_ns` is the best guess inside."""
 
-    at_earliest_ns: int
-    at_latest_ns: int
     lo_ns: int
     hi_ns: int
+    estimate_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +82,152 @@ class Untranslated:
 
 
 class RealtimeTrack:
-    """The readings of one clock, newest last, bounded in number."""
+    """The readings of one clock, newest last, the last `keep` of them."""
+
+    def __init__(self, readings: Iterable[Reading] = (), *, keep: int = 2048) -> None:
+        self._keep = keep
+        self._readings: list[Reading] = []
+        self._before: list[int] = []
+        self._after: list[int] = []
+        self._steps: list[Step] = []
+        for reading in readings:
+            self.add(reading)
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """Those kept, oldest first."""
+        return tuple(self._readings)
+
+    @property
+    def newest(self) -> Reading | None:
+        """The latest reading, if there is any."""
+        return self._readings[-1] if self._readings else None
 
     def add(self, reading: Reading) -> Step | None:
-        """Take a reading in; says whether CLOCK_REALTIME was stepped since the one before."""
-        raise NotImplementedError
+        """Take a reading in; says whether CLOCK_REALTIME was certainly stepped since the one before.
+
+        A reading that is older than the newest (a datagram that was overtaken) is not taken.
+        """
+        step = None
+        if self._readings:
+            last = self._readings[-1]
+            if reading.raw_before_ns < last.raw_after_ns:
+                return None
+            step = _step_between(last, reading)
+            if step is not None:
+                self._steps.append(step)
+        self._readings.append(reading)
+        self._before.append(reading.raw_before_ns)
+        self._after.append(reading.raw_after_ns)
+        if len(self._readings) > 2 * self._keep:
+            self._forget()
+        return step
+
+    def stepped_within(self, earliest_raw_ns: int, latest_raw_ns: int) -> bool:
+        """Whether a step may have happened between two RAW instants."""
+        return any(
+            step.after_raw_ns < latest_raw_ns and step.before_raw_ns > earliest_raw_ns for step in reversed(self._steps)
+        )
 
     def lead(self, raw: Stamp) -> Lead | None:
         """REALTIME - RAW at a RAW instant known to lie in `raw`; None outside the readings kept."""
-        raise NotImplementedError
+        left = bisect_right(self._before, raw.earliest_ns) - 1
+        right = bisect_left(self._after, raw.latest_ns)
+        if left < 0 or right >= len(self._readings):
+            return None
+        return self._lead_between(min(left, right), max(left, right), raw.earliest_ns, raw.latest_ns)
 
     def raw_of(self, real_ns: int, *, window: Stamp) -> Stamp | Untranslated:
         """The RAW instant at which CLOCK_REALTIME read `real_ns`, which causality places inside `window`."""
-        raise NotImplementedError
+        first = bisect_right(self._before, window.earliest_ns) - 1
+        last = bisect_left(self._after, window.latest_ns)
+        if first < 0 or last >= len(self._readings):
+            return Untranslated(why="no reading of the clocks before it, or none after it")
+        if self.stepped_within(self._before[first], self._after[last]):
+            return Untranslated(why="CLOCK_REALTIME was stepped near it")
+        # Without a step REALTIME only runs forward: the readings that it lies between are found by REALTIME itself.
+        first = max(first, bisect_right(self._readings, real_ns, first, last + 1, key=_real) - 1)
+        last = min(last, bisect_left(self._readings, real_ns + 1, first, last + 1, key=_real))
+        earliest_ns = max(window.earliest_ns, self._before[first])
+        latest_ns = min(window.latest_ns, self._after[last])
+        # The second pass starts from an interval as wide as the lead's doubt over the gap, not as the gap.
+        for _ in range(2):
+            if earliest_ns > latest_ns:
+                break
+            lead = self._lead_between(first, last, earliest_ns, latest_ns)
+            earliest_ns = max(earliest_ns, real_ns - lead.hi_ns)
+            latest_ns = min(latest_ns, real_ns + 1 - lead.lo_ns)
+        if earliest_ns > latest_ns:
+            return Untranslated(why="CLOCK_REALTIME cannot have read it then: the stamp is of another clock")
+        return Stamp(earliest_ns=earliest_ns, latest_ns=latest_ns)
+
+    def _lead_between(self, left: int, right: int, earliest_ns: int, latest_ns: int) -> Lead:
+        """The hull of the readings left..right, each carried on to [earliest, latest] at the rates seen around them."""
+        rate_lo, rate_hi = self._rates_around(left, right)
+        lows_ns, highs_ns = [], []
+        for reading in self._readings[left : right + 1]:
+            since = (earliest_ns - reading.raw_after_ns, latest_ns - reading.raw_before_ns)
+            moved = [rate * span for rate in (rate_lo, rate_hi) for span in since]
+            lows_ns.append(reading.lead_lo_ns + min(moved) // PPB)
+            highs_ns.append(reading.lead_hi_ns - (-max(moved) // PPB))
+        lo_ns, hi_ns = min(lows_ns), max(highs_ns)
+        estimate_ns = self._chord(left, right, (earliest_ns + latest_ns) // 2)
+        return Lead(lo_ns=lo_ns, hi_ns=hi_ns, estimate_ns=min(max(estimate_ns, lo_ns), hi_ns))
+
+    def _chord(self, left: int, right: int, at_ns: int) -> int:
+        """The lead on the straight line between two readings, at a RAW instant."""
+        a, b = self._readings[left], self._readings[right]
+        a_at_ns, b_at_ns = a.raw_before_ns + a.width_ns // 2, b.raw_before_ns + b.width_ns // 2
+        if right == left or b_at_ns <= a_at_ns:
+            return a.real_ns - a_at_ns
+        gained_ns = (b.real_ns - b_at_ns) - (a.real_ns - a_at_ns)
+        return a.real_ns - a_at_ns + gained_ns * (at_ns - a_at_ns) // (b_at_ns - a_at_ns)
+
+    def _rates_around(self, left: int, right: int) -> tuple[int, int]:
+        """The range, in ppb, of the rates of the lead before reading `left` and after reading `right`."""
+        gap_ns = self._after[right] - self._before[left]
+        stretch_ns = max(MIN_STRETCH_NS, STRETCH_PER_GAP * gap_ns)
+        start = max(bisect_right(self._after, self._before[left] - stretch_ns) - 1, 0)
+        end = min(bisect_left(self._before, self._after[right] + stretch_ns), len(self._readings) - 1)
+        for step in self._steps:
+            if step.before_raw_ns <= self._before[left]:
+                start = max(start, bisect_left(self._before, step.before_raw_ns))
+            if step.after_raw_ns >= self._after[right]:
+                end = min(end, bisect_right(self._after, step.after_raw_ns) - 1)
+        rates = []
+        for first, last in ((start, left), (right, end)):
+            if self._before[last] - self._after[first] >= MIN_STRETCH_NS:
+                rates.append(_rate_between(self._readings[first], self._readings[last]))
+        if not rates:
+            return -KERNEL_RATE_LIMIT_PPB, KERNEL_RATE_LIMIT_PPB
+        return min(lo for lo, _ in rates), max(hi for _, hi in rates)
+
+    def _forget(self) -> None:
+        drop = len(self._readings) - self._keep
+        del self._readings[:drop], self._before[:drop], self._after[:drop]
+        self._steps = [step for step in self._steps if step.before_raw_ns >= self._before[0]]
+
+
+def _real(reading: Reading) -> int:
+    return reading.real_ns
+
+
+def _step_between(earlier: Reading, later: Reading) -> Step | None:
+    """The step that two neighbouring readings prove: the lead moved farther than the kernel can slew it."""
+    lo_ns = later.lead_lo_ns - earlier.lead_hi_ns
+    hi_ns = later.lead_hi_ns - earlier.lead_lo_ns
+    slewed_ns = (later.raw_after_ns - earlier.raw_before_ns) * KERNEL_RATE_LIMIT_PPB // PPB + 1
+    if -slewed_ns <= hi_ns and lo_ns <= slewed_ns:
+        return None
+    return Step(after_raw_ns=earlier.raw_before_ns, before_raw_ns=later.raw_after_ns, lo_ns=lo_ns, hi_ns=hi_ns)
+
+
+def _rate_between(earlier: Reading, later: Reading) -> tuple[int, int]:
+    """The least and greatest mean rate of the lead between two readings, in ppb, within what the kernel can do."""
+    least_ns = later.lead_lo_ns - earlier.lead_hi_ns
+    most_ns = later.lead_hi_ns - earlier.lead_lo_ns
+    shortest_ns = later.raw_before_ns - earlier.raw_after_ns
+    longest_ns = later.raw_after_ns - earlier.raw_before_ns
+    lo = least_ns * PPB // (shortest_ns if least_ns < 0 else longest_ns)
+    hi = -(-most_ns * PPB // (shortest_ns if most_ns > 0 else longest_ns))
+    return max(lo, -KERNEL_RATE_LIMIT_PPB), min(hi, KERNEL_RATE_LIMIT_PPB)

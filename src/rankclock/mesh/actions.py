@@ -1,0 +1,86 @@
+"""What goes into the prober's state machine and what comes out of it: values only, no I/O.
+
+All instants ending in `raw_ns` are this node's CLOCK_MONOTONIC_RAW; `now_ns` is too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rankclock.timebase import Offset
+
+__all__ = ["Action", "Address", "ArmTimer", "Arrival", "Departure", "Event", "Measured", "Notice", "Send"]
+
+Address = tuple[str, int]
+"""Numeric host and UDP port."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """How a datagram came in: not before one RAW instant (the socket was empty), read at another.
+
+    real_ns: the kernel's REALTIME stamp, None where it gave none.
+    """
+
+    not_before_raw_ns: int
+    read_raw_ns: int
+    real_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """How a datagram went out: handed to the kernel at one RAW instant, its stamp (or none) known at another."""
+
+    handed_raw_ns: int
+    known_raw_ns: int
+    real_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Send these bytes now; tell the machine the departure of `ticket` when it is known."""
+
+    data: bytes
+    to: Address
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmTimer:
+    """Call `handle_timer` at this instant; replaces the timer armed before."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One sample: REALTIME here - REALTIME of `peer`; at_real_ns is REALTIME here at offset.at_raw_ns."""
+
+    peer: str
+    offset: Offset
+    at_real_ns: int | None
+
+
+class Event(StrEnum):
+    """What a person may want to know beside the samples."""
+
+    PEER_LOST = "peer lost"
+    PEER_RETURNED = "peer returned"
+    PEER_CLOCK_REPLACED = "peer's clock replaced"
+    CLOCK_STEPPED = "clock stepped"
+    PEER_CLOCK_STEPPED = "peer's clock stepped"
+    RATE_CHANGED = "rate changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something happened: `about` names the node, `detail` says what in one clause."""
+
+    event: Event
+    about: str
+    at_raw_ns: int
+    detail: str
+
+
+Action = Send | ArmTimer | Measured | Notice

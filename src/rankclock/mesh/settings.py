@@ -1,0 +1,44 @@
+"""How a prober behaves: every number with its reason, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rankclock.clockmath.hull import RATE_LIMIT_PPB, WANDER_PPB_PER_S
+
+__all__ = ["ProbeSettings"]
+
+NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSettings:
+    """Settings of one prober; the defaults are what was measured to work.
+
+    pairs: probe pairs of a burst, sent back to back: spaced probes on an idle machine are a hundred times worse.
+    period_ns: from burst to burst. start_ns: when the first bursts leave, so that an answer stands after a second.
+    reply_wait_ns: how long after a burst its replies are waited for before a sample is made.
+    lost_after: bursts without any reply after which a peer counts as lost.
+    window_ns: how long half-bounds are kept; wander makes older ones useless at any rate.
+    reading_period_ns: how often the clocks are read when nothing happens, so that steps and slews are followed.
+    spacing_ns: a pair whose spacing changed by more than this, or by a quarter of the least round trip, met a queue.
+    rtt_slack_ns: estimates come from exchanges whose round trip is within this, or an eighth, of the least.
+    requests_per_s, request_burst: what one node may ask of this one.
+    open_probes, sessions: bounds of what is remembered; the oldest is forgotten.
+    """
+
+    pairs: int = 4
+    period_ns: int = 1_000 * NS_PER_MS
+    start_ns: tuple[int, ...] = tuple(at * NS_PER_MS for at in (0, 20, 60, 130, 250, 450, 700))
+    reply_wait_ns: int = 200 * NS_PER_MS
+    lost_after: int = 3
+    window_ns: int = 64_000 * NS_PER_MS
+    reading_period_ns: int = 100 * NS_PER_MS
+    spacing_ns: int = 500
+    rtt_slack_ns: int = 300
+    requests_per_s: int = 64
+    request_burst: int = 128
+    open_probes: int = 64
+    sessions: int = 1024
+    wander_ppb_per_s: int = WANDER_PPB_PER_S
+    rate_limit_ppb: int = RATE_LIMIT_PPB

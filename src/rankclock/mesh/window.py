@@ -1,0 +1,138 @@
+"""The measurements of one edge over the last minute, and the bound that they allow.
+
+Decides which bursts count when they contradict one another: a single odd burst is left out once a later one sides with
+the rest; two later bursts that agree among themselves, but not with the past, mean that the rate jumped, and the past
+is forgotten. Until then it refuses to give a bound.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rankclock.clockmath.hull import HullBound, Infeasible, bound_offset
+from rankclock.clockmath.line import Line, fit_line
+from rankclock.mesh.burst import Burst, Probe
+from rankclock.mesh.settings import ProbeSettings
+
+__all__ = ["EdgeWindow", "Solution"]
+
+CONFIRMED_BY = 2
+"""Bursts that must agree among themselves before they overrule all earlier ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """RAW here - RAW there at bound.at_ns: everything it can be, the best guess, and what it rests on.
+
+    user_stamped: how many of the `exchanges` have a stamp that is not the kernel's.
+    """
+
+    bound: HullBound
+    estimate_ns: int
+    rate_ppb: float
+    exchanges: int
+    user_stamped: int
+    least_rtt_ns: int | None
+
+
+class EdgeWindow:
+    """The bursts of one edge, oldest first."""
+
+    def __init__(self, settings: ProbeSettings) -> None:
+        self._settings = settings
+        self._bursts: deque[Burst] = deque()
+        self.rate_changes = 0
+        self.odd_bursts = 0
+
+    def begin(self, probes: Sequence[Probe], now_ns: int) -> Burst:
+        """A new burst, whose probes fill up as stamps and replies come in."""
+        while self._bursts and now_ns - self._bursts[0].began_ns > self._settings.window_ns:
+            self._bursts.popleft()
+        burst = Burst(began_ns=now_ns, probes=list(probes))
+        self._bursts.append(burst)
+        return burst
+
+    @property
+    def refused(self) -> int:
+        """Exchanges in the window that contradict causality."""
+        return sum(burst.refused for burst in self._bursts)
+
+    def clear(self) -> None:
+        """Forget everything: the peer's clock is another one."""
+        self._bursts.clear()
+
+    def solve(self, at_ns: int) -> Solution | Infeasible:
+        """Bound and estimate at a local RAW instant."""
+        for burst in self._bursts:
+            burst.settle(self._settings)
+        bound = self._bound(list(self._bursts), at_ns)
+        if isinstance(bound, Infeasible):
+            bound = self._settle_contradiction(at_ns) or bound
+        if isinstance(bound, Infeasible):
+            return bound
+        line = self._line(at_ns)
+        lo_ns, hi_ns = bound.offset_at(at_ns)
+        slowest, fastest = bound.rate_ppb()
+        middle_ns = (lo_ns + hi_ns) // 2
+        guess_ns = line.offset_ns if line is not None else middle_ns
+        rate_ppb = line.rate_ppb if line is not None and line.rate_ppb is not None else (slowest + fastest) / 2
+        return Solution(
+            bound=bound,
+            estimate_ns=min(max(guess_ns, lo_ns), hi_ns),
+            rate_ppb=min(max(rate_ppb, slowest), fastest),
+            exchanges=sum(burst.exchanges for burst in self._bursts),
+            user_stamped=sum(burst.user_stamped for burst in self._bursts),
+            least_rtt_ns=min((burst.quickest.rtt_ns for burst in self._bursts if burst.quickest), default=None),
+        )
+
+    def _bound(self, bursts: Sequence[Burst], at_ns: int) -> HullBound | Infeasible:
+        return bound_offset(
+            [burst.lower for burst in bursts if burst.lower is not None],
+            [burst.upper for burst in bursts if burst.upper is not None],
+            at_ns=at_ns,
+            wander_ppb_per_s=self._settings.wander_ppb_per_s,
+            rate_limit_ppb=self._settings.rate_limit_ppb,
+        )
+
+    def _settle_contradiction(self, at_ns: int) -> HullBound | None:
+        """A bound from the bursts that agree, if it can be told by now which they are; drops the others."""
+        bursts = [burst for burst in self._bursts if burst.lower is not None or burst.upper is not None]
+        if not any(burst.lower for burst in bursts) or not any(burst.upper for burst in bursts):
+            return None
+        start = self._agreeing_suffix(bursts, at_ns)
+        if start > 0:
+            without_odd = bursts[: start - 1] + bursts[start:]
+            bound = self._bound(without_odd, at_ns)
+            if isinstance(bound, HullBound) and start > 1:
+                self.odd_bursts += 1
+                self._bursts = deque(without_odd)
+                return bound
+        if len(bursts) - start >= CONFIRMED_BY:
+            bound = self._bound(bursts[start:], at_ns)
+            if isinstance(bound, HullBound):
+                self.rate_changes += 1
+                self._bursts = deque(bursts[start:])
+                return bound
+        return None
+
+    def _agreeing_suffix(self, bursts: Sequence[Burst], at_ns: int) -> int:
+        """Where the longest run of newest bursts that do not contradict one another starts (their number if none)."""
+        start = len(bursts)
+        while start > 0:
+            tail = bursts[start - 1 :]
+            complete = any(burst.lower for burst in tail) and any(burst.upper for burst in tail)
+            if complete and isinstance(self._bound(tail, at_ns), Infeasible):
+                break
+            start -= 1
+        return start
+
+    def _line(self, at_ns: int) -> Line | None:
+        points = [burst.quickest for burst in self._bursts if burst.quickest is not None]
+        if not points:
+            return None
+        least_ns = min(point.rtt_ns for point in points)
+        slack_ns = max(self._settings.rtt_slack_ns, least_ns // 8)
+        quick = [(point.at_ns, point.offset_ns) for point in points if point.rtt_ns <= least_ns + slack_ns]
+        return fit_line(quick, at_ns=at_ns, noise_ns=slack_ns, wander_ppb_per_s=self._settings.wander_ppb_per_s)

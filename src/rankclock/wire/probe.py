@@ -1,0 +1,207 @@
+"""The probe datagram: 320 bytes that one clock sends another, authenticated, the same size both ways.
+
+Decides what a well-formed, authentic datagram is; refuses everything else with `DecodeError`. A reply is never larger
+than its request: it amplifies nothing. The key is shared by the job or by the agents; who has it is trusted
+not to forge, which is all that a shared key can say.
+
+Layout, network byte order:
+    0   magic "rk", version (1), kind (1)
+    4   sequence of the request (4)
+    8   session: the requester's, drawn at random when it starts (8)
+    16  sender, 24 target: tags of node names (8, 8); binds a reply to the node that was asked
+    32  clock: tag of the sender's clock (8)
+    40  the sender's clocks when it wrote this: RAW (8), REALTIME (8), RAW (8)
+    64  number of records (1), reserved zeros (3)
+    68  8 + 1 records of 26: sequence (4), arrival RAW (8) and width (2), departure RAW (8) and width (2), flags (2)
+    302 reserved zeros (2)
+    304 HMAC-SHA256 of all before, its first 16 bytes
+A record tells when the responder received a request and when its reply left, each as the earliest RAW instant and the
+width in ns. The departure is known only after sending, so replies carry those of the last eight (interleaved): at 30 %
+loss a memory of one completes 24 % of the exchanges, of eight up to 49 %.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from rankclock.errors import DecodeError
+
+__all__ = [
+    "DATAGRAM_BYTES",
+    "MAX_RECORDS",
+    "MAX_WIDTH_NS",
+    "MIN_KEY_BYTES",
+    "Datagram",
+    "Kind",
+    "NotAuthenticError",
+    "Record",
+    "decode_datagram",
+    "encode_datagram",
+    "tag_of",
+]
+
+VERSION = 1
+MAGIC = b"rk"
+MAX_RECORDS = 9
+MAX_WIDTH_NS = 0xFFFE
+"""A stamp less certain than 65 µs is not worth sending."""
+MIN_KEY_BYTES = 16
+MAC_BYTES = 16
+DATAGRAM_BYTES = 320
+
+_HEADER = struct.Struct("!2sBBIQQQQqqqB3x")
+_RECORD = struct.Struct("!IqHqHH")
+_BODY_BYTES = DATAGRAM_BYTES - MAC_BYTES
+_NO_WIDTH = 0xFFFF
+_FLAG_KERNEL_ARRIVAL = 1
+_FLAG_KERNEL_DEPARTURE = 2
+
+
+class NotAuthenticError(DecodeError):
+    """It looks like a probe but was not made with our key."""
+
+
+class Kind(IntEnum):
+    """What a datagram asks or answers."""
+
+    REQUEST = 1
+    REPLY = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """When the responder received request `sequence` and when its reply left, on its RAW clock.
+
+    departure_earliest_ns is None where the reply has not left yet. kernel_*: the kernel stamped it, else the process.
+    """
+
+    sequence: int
+    arrival_earliest_ns: int
+    arrival_width_ns: int
+    kernel_arrival: bool
+    departure_earliest_ns: int | None = None
+    departure_width_ns: int = 0
+    kernel_departure: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Datagram:
+    """One probe or its reply; field meanings in the module's layout."""
+
+    kind: Kind
+    session: int
+    sequence: int
+    sender: int
+    target: int
+    clock: int
+    raw_before_ns: int
+    real_ns: int
+    raw_after_ns: int
+    records: tuple[Record, ...] = ()
+
+
+def tag_of(name: str) -> int:
+    """64 bits that stand for a node's name or a clock's identity on the wire."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
+def encode_datagram(datagram: Datagram, key: bytes) -> bytes:
+    """The datagram's bytes. Raises ValueError for a field out of its range or a key that is too short."""
+    if len(key) < MIN_KEY_BYTES:
+        raise ValueError(f"a key has {MIN_KEY_BYTES} bytes or more, this one has {len(key)}")
+    if len(datagram.records) > MAX_RECORDS:
+        raise ValueError(f"a datagram carries at most {MAX_RECORDS} records, not {len(datagram.records)}")
+    try:
+        head = _HEADER.pack(
+            MAGIC,
+            VERSION,
+            datagram.kind,
+            datagram.sequence,
+            datagram.session,
+            datagram.sender,
+            datagram.target,
+            datagram.clock,
+            datagram.raw_before_ns,
+            datagram.real_ns,
+            datagram.raw_after_ns,
+            len(datagram.records),
+        )
+        body = head + b"".join(_encode_record(record) for record in datagram.records)
+    except struct.error as error:
+        raise ValueError(f"a field does not fit its place: {error}: {datagram}") from error
+    body = body.ljust(_BODY_BYTES, b"\0")
+    return body + hmac.digest(key, body, "sha256")[:MAC_BYTES]
+
+
+def decode_datagram(data: bytes, key: bytes) -> Datagram:
+    """The inverse. Raises NotAuthenticError where it was not made with the key, DecodeError for anything else wrong."""
+    if len(data) != DATAGRAM_BYTES:
+        raise DecodeError(f"a probe has {DATAGRAM_BYTES} bytes, found {len(data)}")
+    if data[:2] != MAGIC or data[2] != VERSION:
+        raise DecodeError(f"a probe of version {VERSION} begins {MAGIC!r} {VERSION}, found {data[:3]!r}")
+    body, mac = data[:_BODY_BYTES], data[_BODY_BYTES:]
+    if not hmac.compare_digest(hmac.digest(key, body, "sha256")[:MAC_BYTES], mac):
+        raise NotAuthenticError("the probe was not made with our key")
+    _, _, kind, sequence, session, sender, target, clock, before_ns, real_ns, after_ns, count = _HEADER.unpack_from(
+        body
+    )
+    if kind not in (Kind.REQUEST, Kind.REPLY):
+        raise DecodeError(f"a probe is a request (1) or a reply (2), found kind {kind}")
+    if before_ns > after_ns:
+        raise DecodeError(f"the sender's RAW clock ran backwards: {before_ns} then {after_ns}")
+    if count > MAX_RECORDS:
+        raise DecodeError(f"a probe has at most {MAX_RECORDS} records, found {count}")
+    used = _HEADER.size + count * _RECORD.size
+    if any(body[used:]) or any(body[_HEADER.size - 3 : _HEADER.size]):
+        raise DecodeError("the reserved bytes are not zero")
+    return Datagram(
+        kind=Kind(kind),
+        session=session,
+        sequence=sequence,
+        sender=sender,
+        target=target,
+        clock=clock,
+        raw_before_ns=before_ns,
+        real_ns=real_ns,
+        raw_after_ns=after_ns,
+        records=tuple(_decode_record(fields) for fields in _RECORD.iter_unpack(body[_HEADER.size : used])),
+    )
+
+
+def _encode_record(record: Record) -> bytes:
+    left = record.departure_earliest_ns is not None
+    for width_ns in (record.arrival_width_ns, record.departure_width_ns):
+        if not 0 <= width_ns <= MAX_WIDTH_NS:
+            raise ValueError(f"a stamp's width is 0 to {MAX_WIDTH_NS} ns: {record}")
+    kernel_arrival = _FLAG_KERNEL_ARRIVAL if record.kernel_arrival else 0
+    kernel_departure = _FLAG_KERNEL_DEPARTURE if left and record.kernel_departure else 0
+    return _RECORD.pack(
+        record.sequence,
+        record.arrival_earliest_ns,
+        record.arrival_width_ns,
+        record.departure_earliest_ns or 0,
+        record.departure_width_ns if left else _NO_WIDTH,
+        kernel_arrival | kernel_departure,
+    )
+
+
+def _decode_record(fields: tuple[int, int, int, int, int, int]) -> Record:
+    sequence, arrival_ns, arrival_width_ns, departure_ns, departure_width_ns, flags = fields
+    left = departure_width_ns != _NO_WIDTH
+    if arrival_width_ns > MAX_WIDTH_NS or flags > _FLAG_KERNEL_ARRIVAL | _FLAG_KERNEL_DEPARTURE:
+        raise DecodeError(f"a record has an arrival and known flags, found width {arrival_width_ns}, flags {flags}")
+    if not left and (departure_ns or flags & _FLAG_KERNEL_DEPARTURE):
+        raise DecodeError("a reply that has not left has no departure")
+    return Record(
+        sequence=sequence,
+        arrival_earliest_ns=arrival_ns,
+        arrival_width_ns=arrival_width_ns,
+        kernel_arrival=bool(flags & _FLAG_KERNEL_ARRIVAL),
+        departure_earliest_ns=departure_ns if left else None,
+        departure_width_ns=departure_width_ns if left else 0,
+        kernel_departure=bool(flags & _FLAG_KERNEL_DEPARTURE),
+    )
