@@ -149,8 +149,7 @@ int clock_adjtime(clockid_t id, struct timex *tx) {
     errno = id < 0 ? ENODEV : EOPNOTSUPP;
     return -1;
   }
-  int state = vc_adjtimex(s, tx);
-  return state < 0 || id == CLOCK_REALTIME ? state : 0; /* a PHC has no leap state */
+  return s == vc_phc ? vc_phc_adjtime(tx) : vc_adjtimex(s, tx);
 }
 
 int adjtimex(struct timex *tx) {

@@ -137,5 +137,6 @@ void *vc_next(const char *name);   /* the function that ours stands before */
 extern struct vc_state *vc_phc; /* this node's PHC; NULL: it has none */
 void vc_phc_init(void);
 int vc_is_phc_clock(clockid_t id);
+int vc_phc_adjtime(struct timex *tx);
 
 #endif
