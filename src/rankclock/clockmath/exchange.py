@@ -9,28 +9,35 @@ Refuses, as a value, exchanges that contradict causality. offset = local - peer,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 __all__ = ["Exchange", "HalfBound", "OffsetInterval", "Rejected", "Stamp", "lower_bound", "upper_bound"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """An instant on one clock, known to lie in [earliest_ns, latest_ns].
+    """An instant on one clock: known to lie in [earliest_ns, latest_ns], most likely at estimate_ns.
 
-    Of a departure only `earliest_ns` carries a bound, of an arrival only `latest_ns`; both carry the estimate.
+    Of a departure only `earliest_ns` carries a bound, of an arrival only `latest_ns`.
     """
 
     earliest_ns: int
     latest_ns: int
+    estimate_ns: int
 
     def __post_init__(self) -> None:
-        if self.earliest_ns > self.latest_ns:
-            raise ValueError(f"a stamp's earliest instant is not after its latest: {self}")
+        if not self.earliest_ns <= self.estimate_ns <= self.latest_ns:
+            raise ValueError(f"a stamp's estimate lies between its earliest and its latest instant: {self}")
 
-    @property
-    def middle_ns(self) -> int:
-        """The middle of the interval, rounded down."""
-        return (self.earliest_ns + self.latest_ns) // 2
+    @classmethod
+    def exactly(cls, at_ns: int) -> Self:
+        """An instant that was read itself."""
+        return cls(earliest_ns=at_ns, latest_ns=at_ns, estimate_ns=at_ns)
+
+    @classmethod
+    def between(cls, earliest_ns: int, latest_ns: int) -> Self:
+        """An instant of which only this is known; the estimate is the middle."""
+        return cls(earliest_ns=earliest_ns, latest_ns=latest_ns, estimate_ns=(earliest_ns + latest_ns) // 2)
 
     @property
     def width_ns(self) -> int:
@@ -105,8 +112,8 @@ class Exchange:
         lo_ns, hi_ns = lower.offset_ns - drift_ns, upper.offset_ns + drift_ns
         if lo_ns > hi_ns:
             return Rejected(why=f"it spent {lo_ns - hi_ns} ns less than nothing on the way: a stamp is late or early")
-        forward_ns = self.departed.middle_ns - self.reached.middle_ns
-        backward_ns = self.returned.middle_ns - self.answered.middle_ns
+        forward_ns = self.departed.estimate_ns - self.reached.estimate_ns
+        backward_ns = self.returned.estimate_ns - self.answered.estimate_ns
         estimate_ns = min(max((forward_ns + backward_ns) // 2, lo_ns), hi_ns)
         return OffsetInterval(
             lo_ns=lo_ns, hi_ns=hi_ns, estimate_ns=estimate_ns, rtt_ns=max(backward_ns - forward_ns, 0)

@@ -25,6 +25,11 @@ KERNEL_RATE_LIMIT_PPB = 101_000_000
 MIN_STRETCH_NS = 1_000_000
 """A rate is taken over at least 1 ms: over less, the width of two readings (0.2 µs) says nothing."""
 
+NEAR_NS = 2_000_000
+"""The best guess of the lead is the median over the readings within 2 ms: one alone is off by up to half its width."""
+
+NEAR_READINGS = 12
+
 STRETCH_PER_GAP = 10
 """... and over ten times the gap that it bridges, so that its doubt adds a tenth of a reading's width there."""
 
@@ -43,6 +48,11 @@ class Reading:
     def width_ns(self) -> int:
         """How long the three reads took: the doubt of the lead."""
         return self.raw_after_ns - self.raw_before_ns
+
+    @property
+    def middle_ns(self) -> int:
+        """The RAW instant at which REALTIME was most likely read."""
+        return (self.raw_before_ns + self.raw_after_ns) // 2
 
     @property
     def lead_lo_ns(self) -> int:
@@ -159,7 +169,12 @@ class RealtimeTrack:
             latest_ns = min(latest_ns, real_ns + 1 - lead.lo_ns)
         if earliest_ns > latest_ns:
             return Untranslated(why="CLOCK_REALTIME cannot have read it then: the stamp is of another clock")
-        return Stamp(earliest_ns=earliest_ns, latest_ns=latest_ns)
+        estimate_ns = real_ns - self._likely(first, last, (earliest_ns + latest_ns) // 2)
+        return Stamp(
+            earliest_ns=earliest_ns,
+            latest_ns=latest_ns,
+            estimate_ns=min(max(estimate_ns, earliest_ns), latest_ns),
+        )
 
     def _lead_between(self, left: int, right: int, earliest_ns: int, latest_ns: int) -> Lead:
         """The hull of the readings left..right, each carried on to [earliest, latest] at the rates seen around them."""
@@ -171,17 +186,20 @@ class RealtimeTrack:
             lows_ns.append(reading.lead_lo_ns + min(moved) // PPB)
             highs_ns.append(reading.lead_hi_ns - (-max(moved) // PPB))
         lo_ns, hi_ns = min(lows_ns), max(highs_ns)
-        estimate_ns = self._chord(left, right, (earliest_ns + latest_ns) // 2)
+        estimate_ns = self._likely(left, right, (earliest_ns + latest_ns) // 2)
         return Lead(lo_ns=lo_ns, hi_ns=hi_ns, estimate_ns=min(max(estimate_ns, lo_ns), hi_ns))
 
-    def _chord(self, left: int, right: int, at_ns: int) -> int:
-        """The lead on the straight line between two readings, at a RAW instant."""
-        a, b = self._readings[left], self._readings[right]
-        a_at_ns, b_at_ns = a.raw_before_ns + a.width_ns // 2, b.raw_before_ns + b.width_ns // 2
-        if right == left or b_at_ns <= a_at_ns:
-            return a.real_ns - a_at_ns
-        gained_ns = (b.real_ns - b_at_ns) - (a.real_ns - a_at_ns)
-        return a.real_ns - a_at_ns + gained_ns * (at_ns - a_at_ns) // (b_at_ns - a_at_ns)
+    def _likely(self, left: int, right: int, at_ns: int) -> int:
+        """The most likely lead at a RAW instant: the median over near readings, carried there at the likely rate."""
+        rate_lo, rate_hi = self._rates_around(left, right)
+        rate = (rate_lo + rate_hi) // 2
+        first = max(bisect_left(self._before, at_ns - NEAR_NS), left - NEAR_READINGS)
+        end = min(bisect_right(self._before, at_ns + NEAR_NS), right + NEAR_READINGS)
+        near = self._readings[first:end] or self._readings[left : right + 1]
+        narrowest = sorted(near, key=_width)[:NEAR_READINGS]
+        leads = sorted(one.real_ns - one.middle_ns + rate * (at_ns - one.middle_ns) // PPB for one in narrowest)
+        middle = len(leads) // 2
+        return leads[middle] if len(leads) % 2 else (leads[middle - 1] + leads[middle]) // 2
 
     def _rates_around(self, left: int, right: int) -> tuple[int, int]:
         """The range, in ppb, of the rates of the lead before reading `left` and after reading `right`."""
@@ -210,6 +228,10 @@ class RealtimeTrack:
 
 def _real(reading: Reading) -> int:
     return reading.real_ns
+
+
+def _width(reading: Reading) -> int:
+    return reading.width_ns
 
 
 def _step_between(earlier: Reading, later: Reading) -> Step | None:

@@ -121,7 +121,7 @@ class Burst:
         if one is None or two is None:
             return False
         spacing = [
-            later.middle_ns - earlier.middle_ns
+            later.estimate_ns - earlier.estimate_ns
             for earlier, later in (
                 (one.departed, two.departed),
                 (one.reached, two.reached),

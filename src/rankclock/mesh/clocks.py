@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from time import CLOCK_MONOTONIC_RAW, CLOCK_REALTIME, clock_gettime_ns
+from time import CLOCK_MONOTONIC_RAW, clock_gettime_ns, time_ns
 
 from rankclock.clockmath.realtime import Reading
 
@@ -19,8 +19,11 @@ __all__ = ["CLOCK_ID_VARIABLE", "clock_identity", "read_clocks", "read_raw_ns"]
 CLOCK_ID_VARIABLE = "RANKCLOCK_CLOCK_ID"
 """Where the environment names the clock: nodes of a lab share boot id and time namespace, and have clocks apart."""
 
-NARROW_NS = 1_000
-TRIES = 3
+TRIES = 5
+WARM = 2
+NARROW_NS = 400
+"""The first reads after a sleep meet cold caches and take 9 µs, later ones 0.25 µs (2 shared virtual cores, CPython
+3.11): read at least twice, and up to five times until the reads lie within 0.4 µs."""
 
 
 def read_raw_ns() -> int:
@@ -29,18 +32,21 @@ def read_raw_ns() -> int:
 
 
 def read_clocks() -> Reading:
-    """RAW, REALTIME, RAW; read again, at most twice, where the process was interrupted in between."""
-    narrowest = None
-    for _ in range(TRIES):
-        before_ns = clock_gettime_ns(CLOCK_MONOTONIC_RAW)
-        real_ns = clock_gettime_ns(CLOCK_REALTIME)
-        after_ns = clock_gettime_ns(CLOCK_MONOTONIC_RAW)
-        if narrowest is None or after_ns - before_ns < narrowest.width_ns:
-            narrowest = Reading(raw_before_ns=before_ns, real_ns=real_ns, raw_after_ns=after_ns)
-        if narrowest.width_ns <= NARROW_NS:
+    """RAW, REALTIME, RAW: the narrowest of a few tries."""
+    narrowest = _bracket()
+    for tried in range(1, TRIES):
+        if tried >= WARM and narrowest[2] - narrowest[0] <= NARROW_NS:
             break
-    assert narrowest is not None
-    return narrowest
+        another = _bracket()
+        if another[2] - another[0] <= narrowest[2] - narrowest[0]:
+            narrowest = another
+    before_ns, real_ns, after_ns = narrowest
+    return Reading(raw_before_ns=before_ns, real_ns=real_ns, raw_after_ns=after_ns)
+
+
+def _bracket() -> tuple[int, int, int]:
+    # time_ns is CLOCK_REALTIME by a shorter way than clock_gettime_ns: a third less between the two RAW reads.
+    return clock_gettime_ns(CLOCK_MONOTONIC_RAW), time_ns(), clock_gettime_ns(CLOCK_MONOTONIC_RAW)
 
 
 def clock_identity() -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rankclock.mesh.actions import Action, ArmTimer, Arrival, Departure, Measured, Notice, Send
 from rankclock.mesh.clocks import read_clocks, read_raw_ns
 from rankclock.mesh.machine import ProbeMachine
-from rankclock.mesh.stamps import StampedSocket
+from rankclock.mesh.stamps import Received, StampedSocket
 
 __all__ = ["Driver"]
 
@@ -98,7 +98,7 @@ class Driver:
         """Read all that waits before handling any: without kernel stamps, reading is what stamps."""
         self._departures()
         not_before_ns = max(self._empty_ns - ARRIVAL_SLACK_NS, self._began_ns)
-        waiting = []
+        waiting: list[Received] = []
         while len(waiting) < DATAGRAMS_A_TURN:
             received = self._socket.receive()
             if received is None:

@@ -18,7 +18,7 @@ from rankclock.mesh.report import EdgeReport
 from rankclock.mesh.settings import ProbeSettings
 from rankclock.mesh.window import EdgeWindow, Solution
 from rankclock.timebase import Offset
-from rankclock.wire.probe import Datagram, Record, tag_of
+from rankclock.wire.probe import Datagram, Record, WireStamp, tag_of
 
 __all__ = ["Edge"]
 
@@ -125,18 +125,12 @@ class Edge:
             return
         probe, burst = self._open[record.sequence]
         if probe.reached is None:
-            probe.reached = Stamp(
-                earliest_ns=record.arrival_earliest_ns,
-                latest_ns=record.arrival_earliest_ns + record.arrival_width_ns,
-            )
-            probe.user_stamped |= not record.kernel_arrival
+            probe.reached = _stamp(record.arrival)
+            probe.user_stamped |= not record.arrival.kernel
             burst.changed = True
-        if probe.answered is None and record.departure_earliest_ns is not None:
-            probe.answered = Stamp(
-                earliest_ns=record.departure_earliest_ns,
-                latest_ns=record.departure_earliest_ns + record.departure_width_ns,
-            )
-            probe.user_stamped |= not record.kernel_departure
+        if probe.answered is None and record.departure is not None:
+            probe.answered = _stamp(record.departure)
+            probe.user_stamped |= not record.departure.kernel
             burst.changed = True
 
     def _solve(self) -> Solution | Infeasible:
@@ -155,8 +149,8 @@ class Edge:
             return self._unknown(f"{self.peer} has not told its REALTIME often enough yet")
         at_ns = (reading.raw_before_ns + reading.raw_after_ns) // 2 + solution.estimate_ns
         lo_ns, hi_ns = solution.bound.offset_at(at_ns)
-        peer_lead = self._peer_track.lead(Stamp(earliest_ns=at_ns - hi_ns, latest_ns=at_ns - lo_ns))
-        own_lead = track.lead(Stamp(earliest_ns=at_ns, latest_ns=at_ns))
+        peer_lead = self._peer_track.lead(Stamp.between(at_ns - hi_ns, at_ns - lo_ns))
+        own_lead = track.lead(Stamp.exactly(at_ns))
         if peer_lead is None or own_lead is None:
             return self._unknown(("the peer's" if peer_lead is None else "this node's") + " REALTIME was not read then")
         low_ns = own_lead.lo_ns - peer_lead.hi_ns + lo_ns
@@ -203,3 +197,12 @@ class Edge:
             return f"{self.peer} has not answered any of {self.sent} probes"
         silent_s = (now_ns - self._last_answer_ns) / 1e9
         return f"{self.peer} has not answered for {silent_s:.1f} s"
+
+
+def _stamp(told: WireStamp) -> Stamp:
+    earliest_ns = told.earliest_ns
+    return Stamp(
+        earliest_ns=earliest_ns,
+        latest_ns=earliest_ns + told.width_ns,
+        estimate_ns=earliest_ns + told.estimate_after_ns,
+    )

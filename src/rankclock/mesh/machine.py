@@ -243,23 +243,23 @@ class ProbeMachine:
         """The arrival on the RAW clock and whether the kernel stamped it; else it was certainly in when it was read."""
         read_ns = arrival.read_raw_ns
         if arrival.real_ns is not None:
-            window = Stamp(earliest_ns=min(not_before_ns, read_ns), latest_ns=read_ns)
+            window = Stamp.between(min(not_before_ns, read_ns), read_ns)
             placed = self._track.raw_of(arrival.real_ns, window=window)
             if isinstance(placed, Stamp):
                 return placed, True
             self._count("arrival stamp not placed")
-        return Stamp(earliest_ns=read_ns, latest_ns=read_ns), False
+        return Stamp.exactly(read_ns), False
 
     def _departure_stamp(self, departure: Departure) -> tuple[Stamp, bool]:
         """The departure on the RAW clock and whether the kernel stamped it; else it left after it was handed."""
         handed_ns = departure.handed_raw_ns
         if departure.real_ns is not None:
-            window = Stamp(earliest_ns=handed_ns, latest_ns=departure.known_raw_ns)
+            window = Stamp.between(handed_ns, departure.known_raw_ns)
             placed = self._track.raw_of(departure.real_ns, window=window)
             if isinstance(placed, Stamp):
                 return placed, True
             self._count("departure stamp not placed")
-        return Stamp(earliest_ns=handed_ns, latest_ns=handed_ns), False
+        return Stamp.exactly(handed_ns), False
 
     def _await(self, who: tuple[Edge, int] | Served) -> int:
         self._ticket += 1
@@ -271,7 +271,7 @@ class ProbeMachine:
     def _real_at(self, offset: Offset) -> int | None:
         if offset.at_raw_ns is None:
             return None
-        lead = self._track.lead(Stamp(earliest_ns=offset.at_raw_ns, latest_ns=offset.at_raw_ns))
+        lead = self._track.lead(Stamp.exactly(offset.at_raw_ns))
         return None if lead is None else offset.at_raw_ns + lead.estimate_ns
 
     def _next_timer(self, now_ns: int) -> ArmTimer:

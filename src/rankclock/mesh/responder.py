@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from rankclock.clockmath.exchange import Stamp
 from rankclock.mesh.settings import ProbeSettings
-from rankclock.wire.probe import MAX_RECORDS, MAX_WIDTH_NS, Datagram, Record
+from rankclock.wire.probe import MAX_RECORDS, MAX_WIDTH_NS, Datagram, Record, WireStamp
 
 __all__ = ["Responder", "Served"]
 
@@ -33,17 +33,12 @@ class Served:
     kernel_departure: bool = False
 
     def record(self) -> Record:
-        """As it goes on the wire. Widths are capped on the side that carries no bound."""
+        """As it goes on the wire."""
         departure = self.departure
-        arrival_width_ns = min(self.arrival.width_ns, MAX_WIDTH_NS)
         return Record(
             sequence=self.sequence,
-            arrival_earliest_ns=self.arrival.latest_ns - arrival_width_ns,
-            arrival_width_ns=arrival_width_ns,
-            kernel_arrival=self.kernel_arrival,
-            departure_earliest_ns=None if departure is None else departure.earliest_ns,
-            departure_width_ns=0 if departure is None else min(departure.width_ns, MAX_WIDTH_NS),
-            kernel_departure=self.kernel_departure,
+            arrival=_told(self.arrival, kernel=self.kernel_arrival, bound_is_latest=True),
+            departure=None if departure is None else _told(departure, kernel=self.kernel_departure),
         )
 
 
@@ -120,3 +115,15 @@ class Responder:
             self._sessions.popitem(last=False)
         while len(self._buckets) > self._settings.sessions:
             self._buckets.popitem(last=False)
+
+
+def _told(stamp: Stamp, *, kernel: bool, bound_is_latest: bool = False) -> WireStamp:
+    """A stamp as it goes on the wire: one that is too wide is cut on the side that carries no bound."""
+    earliest_ns = max(stamp.earliest_ns, stamp.latest_ns - MAX_WIDTH_NS) if bound_is_latest else stamp.earliest_ns
+    width_ns = min(stamp.latest_ns - earliest_ns, MAX_WIDTH_NS)
+    return WireStamp(
+        earliest_ns=earliest_ns,
+        width_ns=width_ns,
+        estimate_after_ns=min(max(stamp.estimate_ns - earliest_ns, 0), width_ns),
+        kernel=kernel,
+    )

@@ -1,4 +1,4 @@
-"""The probe datagram: 320 bytes that one clock sends another, authenticated, the same size both ways.
+"""The probe datagram: 360 bytes that one clock sends another, authenticated, the same size both ways.
 
 Decides what a well-formed, authentic datagram is; refuses everything else with `DecodeError`. A reply is never larger
 than its request: it amplifies nothing. The key is shared by the job or by the agents; who has it is trusted
@@ -12,12 +12,13 @@ Layout, network byte order:
     32  clock: tag of the sender's clock (8)
     40  the sender's clocks when it wrote this: RAW (8), REALTIME (8), RAW (8)
     64  number of records (1), reserved zeros (3)
-    68  8 + 1 records of 26: sequence (4), arrival RAW (8) and width (2), departure RAW (8) and width (2), flags (2)
-    302 reserved zeros (2)
-    304 HMAC-SHA256 of all before, its first 16 bytes
-A record tells when the responder received a request and when its reply left, each as the earliest RAW instant and the
-width in ns. The departure is known only after sending, so replies carry those of the last eight (interleaved): at 30 %
-loss a memory of one completes 24 % of the exchanges, of eight up to 49 %.
+    68  8 + 1 records of 30: sequence (4), arrival (12), departure (12), flags (2)
+    338 reserved zeros (6)
+    344 HMAC-SHA256 of all before, its first 16 bytes
+A record tells when the responder received a request and when its reply left. Each stamp is the earliest RAW instant
+(8), from there to the latest (2), and from there to the most likely one (2), in ns. The departure is known only after
+sending, so replies carry those of the last eight (interleaved): at 30 % loss a memory of one completes 24 % of the
+exchanges, of eight up to 49 %.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ __all__ = [
     "Kind",
     "NotAuthenticError",
     "Record",
+    "WireStamp",
     "decode_datagram",
     "encode_datagram",
     "tag_of",
@@ -51,10 +53,10 @@ MAX_WIDTH_NS = 0xFFFE
 """A stamp less certain than 65 µs is not worth sending."""
 MIN_KEY_BYTES = 16
 MAC_BYTES = 16
-DATAGRAM_BYTES = 320
+DATAGRAM_BYTES = 360
 
 _HEADER = struct.Struct("!2sBBIQQQQqqqB3x")
-_RECORD = struct.Struct("!IqHqHH")
+_RECORD = struct.Struct("!IqHHqHHH")
 _BODY_BYTES = DATAGRAM_BYTES - MAC_BYTES
 _NO_WIDTH = 0xFFFF
 _FLAG_KERNEL_ARRIVAL = 1
@@ -73,19 +75,23 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """When the responder received request `sequence` and when its reply left, on its RAW clock.
+class WireStamp:
+    """An instant on the responder's RAW clock: the earliest it can be, how much later the latest and the most likely
+    are, and whether the kernel stamped it or the process."""
 
-    departure_earliest_ns is None where the reply has not left yet. kernel_*: the kernel stamped it, else the process.
-    """
+    earliest_ns: int
+    width_ns: int
+    estimate_after_ns: int
+    kernel: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """When request `sequence` arrived and when its reply left: None where it has not left yet."""
 
     sequence: int
-    arrival_earliest_ns: int
-    arrival_width_ns: int
-    kernel_arrival: bool
-    departure_earliest_ns: int | None = None
-    departure_width_ns: int = 0
-    kernel_departure: bool = False
+    arrival: WireStamp
+    departure: WireStamp | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,35 +179,34 @@ def decode_datagram(data: bytes, key: bytes) -> Datagram:
 
 
 def _encode_record(record: Record) -> bytes:
-    left = record.departure_earliest_ns is not None
-    for width_ns in (record.arrival_width_ns, record.departure_width_ns):
-        if not 0 <= width_ns <= MAX_WIDTH_NS:
-            raise ValueError(f"a stamp's width is 0 to {MAX_WIDTH_NS} ns: {record}")
-    kernel_arrival = _FLAG_KERNEL_ARRIVAL if record.kernel_arrival else 0
-    kernel_departure = _FLAG_KERNEL_DEPARTURE if left and record.kernel_departure else 0
+    arrival, departure = record.arrival, record.departure
+    for stamp in (arrival, departure):
+        if stamp is not None and not 0 <= stamp.estimate_after_ns <= stamp.width_ns <= MAX_WIDTH_NS:
+            raise ValueError(f"0 <= estimate_after_ns <= width_ns <= {MAX_WIDTH_NS} is expected: {stamp}")
+    left = departure is not None and departure.kernel
     return _RECORD.pack(
         record.sequence,
-        record.arrival_earliest_ns,
-        record.arrival_width_ns,
-        record.departure_earliest_ns or 0,
-        record.departure_width_ns if left else _NO_WIDTH,
-        kernel_arrival | kernel_departure,
+        *(arrival.earliest_ns, arrival.width_ns, arrival.estimate_after_ns),
+        *((departure.earliest_ns, departure.width_ns, departure.estimate_after_ns) if departure else (0, _NO_WIDTH, 0)),
+        (_FLAG_KERNEL_ARRIVAL if arrival.kernel else 0) | (_FLAG_KERNEL_DEPARTURE if left else 0),
     )
 
 
-def _decode_record(fields: tuple[int, int, int, int, int, int]) -> Record:
-    sequence, arrival_ns, arrival_width_ns, departure_ns, departure_width_ns, flags = fields
-    left = departure_width_ns != _NO_WIDTH
-    if arrival_width_ns > MAX_WIDTH_NS or flags > _FLAG_KERNEL_ARRIVAL | _FLAG_KERNEL_DEPARTURE:
-        raise DecodeError(f"a record has an arrival and known flags, found width {arrival_width_ns}, flags {flags}")
-    if not left and (departure_ns or flags & _FLAG_KERNEL_DEPARTURE):
+def _decode_record(fields: tuple[int, ...]) -> Record:
+    sequence, arrival_ns, arrival_width_ns, arrival_likely_ns, departure_ns, width_ns, likely_ns, flags = fields
+    if flags > _FLAG_KERNEL_ARRIVAL | _FLAG_KERNEL_DEPARTURE:
+        raise DecodeError(f"a record has no flags beyond 3, found {flags}")
+    departure = None
+    if width_ns != _NO_WIDTH:
+        departure = _decode_stamp(departure_ns, width_ns, likely_ns, kernel=bool(flags & _FLAG_KERNEL_DEPARTURE))
+    elif departure_ns or likely_ns or flags & _FLAG_KERNEL_DEPARTURE:
         raise DecodeError("a reply that has not left has no departure")
-    return Record(
-        sequence=sequence,
-        arrival_earliest_ns=arrival_ns,
-        arrival_width_ns=arrival_width_ns,
-        kernel_arrival=bool(flags & _FLAG_KERNEL_ARRIVAL),
-        departure_earliest_ns=departure_ns if left else None,
-        departure_width_ns=departure_width_ns if left else 0,
-        kernel_departure=bool(flags & _FLAG_KERNEL_DEPARTURE),
-    )
+    kernel = bool(flags & _FLAG_KERNEL_ARRIVAL)
+    arrival = _decode_stamp(arrival_ns, arrival_width_ns, arrival_likely_ns, kernel=kernel)
+    return Record(sequence=sequence, arrival=arrival, departure=departure)
+
+
+def _decode_stamp(earliest_ns: int, width_ns: int, estimate_after_ns: int, *, kernel: bool) -> WireStamp:
+    if not estimate_after_ns <= width_ns <= MAX_WIDTH_NS:
+        raise DecodeError(f"a stamp's likely instant lies within its width, found {estimate_after_ns} of {width_ns}")
+    return WireStamp(earliest_ns=earliest_ns, width_ns=width_ns, estimate_after_ns=estimate_after_ns, kernel=kernel)
