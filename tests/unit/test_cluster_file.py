@@ -69,7 +69,7 @@ def test_the_cluster_of_a_lab_scenario_is_taken() -> None:
         ("name: time1", "name: gpu007", 12, ["node 'gpu007' is given twice"]),
         ("10.80.0.11/24", "10.80.1.11/24", 15, ["address 10.80.1.11 is given twice"]),
         ("10.80.0.11/24", "10.80.0.11/244", 15, ["nodes.1.nics.0.address", "such as 10.80.1.11/24"]),
-        ("segment: spine}", "segment: spine}\n      - {name: eth0, address: 1.2.3.4/8, segment: s}", 16, ["NIC 'eth0'", "twice"]),
+        ("spine}", "spine}\n      - {name: eth0, address: 1.2.3.4/8, segment: s}", 16, ["NIC 'eth0'", "twice"]),
         ("up, address: 10.80.0.1", "up, node: tim1", 5, ["source 'up'", "unknown node 'tim1'"]),
         ("up, address: 10.80.0.1", "up", 5, ["needs an address or a node"]),
         ("up, address: 10.80.0.1", "up, address: 'a b'", 5, ["sources.0.address", "an IP address or a host name"]),
