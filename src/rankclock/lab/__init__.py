@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rankclock.lab.clock import ClockReading, VirtualClock
-    from rankclock.lab.lab import Lab, ServiceLike
+    from rankclock.lab.lab import Lab, Link, ServiceLike
     from rankclock.lab.process import LabProcess
     from rankclock.lab.scenario import Scenario, load_scenario
 
-__all__ = ["ClockReading", "Lab", "LabProcess", "Scenario", "ServiceLike", "VirtualClock", "load_scenario"]
+__all__ = ["ClockReading", "Lab", "LabProcess", "Link", "Scenario", "ServiceLike", "VirtualClock", "load_scenario"]
 
 _HOMES = {
     "ClockReading": "clock",
     "VirtualClock": "clock",
     "Lab": "lab",
+    "Link": "lab",
     "ServiceLike": "lab",
     "LabProcess": "process",
     "Scenario": "scenario",

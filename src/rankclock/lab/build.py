@@ -1,4 +1,4 @@
-"""Builds the preloaded clock library at first use, and keeps it in the user's cache by the hash of its sources.
+"""Builds the lab's two C programs at first use, and keeps them in the user's cache by the hash of their sources.
 
 Refuses where there is no C compiler or no folder to keep the result in.
 """
@@ -14,24 +14,30 @@ from pathlib import Path
 
 from rankclock.errors import HostError
 
-__all__ = ["library_path"]
+__all__ = ["cable_path", "library_path"]
 
-SOURCES = ("vstate.c", "vclock.c", "vphc.c")
-HEADERS = ("vclock.h",)
-FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC")
+HERE = Path(__file__).parent
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
 LIBRARIES = ("-ldl", "-lm", "-lpthread")
 
 
 def library_path() -> Path:
-    """The compiled library, built now if this version of it was not yet. Raises HostError."""
-    here = Path(__file__).parent
-    digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for name in (*HEADERS, *SOURCES):
-        digest.update((here / name).read_bytes())
-    cache = _cache_folder()
-    target = cache / f"libvclock-{digest.hexdigest()[:16]}.so"
+    """The preloaded clock library, built now if this version of it was not yet. Raises HostError."""
+    return _built("libvclock", ("vstate.c", "vclock.c", "vphc.c"), headers=("vclock.h",), flags=("-shared", "-fPIC"))
+
+
+def cable_path() -> Path:
+    """The user-space cable, built likewise."""
+    return _built("cable", ("cable.c",))
+
+
+def _built(name: str, sources: tuple[str, ...], headers: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> Path:
+    digest = hashlib.sha256(" ".join((*FLAGS, *flags)).encode())
+    for file in (*headers, *sources):
+        digest.update((HERE / file).read_bytes())
+    target = _cache_folder() / f"{name}-{digest.hexdigest()[:16]}"
     if not target.exists():
-        _compile(here, target)
+        _compile(sources, flags, target)
     return target
 
 
@@ -51,25 +57,27 @@ def _cache_folder() -> Path:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise HostError(f"no folder to keep the compiled clock library in: {folder}: {error.strerror}") from error
+        raise HostError(f"no folder to keep the lab's compiled programs in: {folder}: {error.strerror}") from error
     if folder.stat().st_uid != os.getuid():
         raise HostError(f"{folder} belongs to someone else; set XDG_CACHE_HOME to a folder of yours")
     return folder
 
 
-def _compile(here: Path, target: Path) -> None:
+def _compile(sources: tuple[str, ...], flags: tuple[str, ...], target: Path) -> None:
     compiler = os.environ.get("CC") or next(filter(shutil.which, ("gcc", "cc", "clang")), None)
     if compiler is None:
-        raise HostError("the lab needs a C compiler for its virtual clocks: none of gcc, cc, clang found; install gcc")
-    part = target.with_suffix(f".{os.getpid()}.part")
-    argv = [compiler, *FLAGS, "-o", str(part), *(str(here / name) for name in SOURCES), *LIBRARIES]
+        raise HostError(
+            "the lab needs a C compiler for its virtual clocks and cables: none of gcc, cc, clang found; install gcc"
+        )
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    argv = [compiler, *FLAGS, *flags, "-o", str(part), *(str(HERE / name) for name in sources), *LIBRARIES]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode:
             first = next(iter(done.stderr.strip().splitlines()), "no message")
-            raise HostError(f"{compiler} could not build the lab's clock library: {first} (libc6-dev installed?)")
+            raise HostError(f"{compiler} could not build the lab's {target.name}: {first} (libc6-dev installed?)")
         part.rename(target)  # atomic: two labs that start at once both find a whole library
     except OSError as error:
-        raise HostError(f"{compiler} could not build the lab's clock library: {error}") from error
+        raise HostError(f"{compiler} could not build the lab's {target.name}: {error}") from error
     finally:
         part.unlink(missing_ok=True)

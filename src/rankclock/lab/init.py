@@ -15,6 +15,7 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -150,7 +151,7 @@ class _FirstProcess:
         self.control: Channel | None = control
         self.listener = listener
         self.spec = spec
-        self.library_fd = fds[0]
+        self.library_fd, self.cable_fd = fds
         self.alive = alive
         self.nodes: dict[str, Channel] = {}
         self.clients: list[Channel] = []
@@ -162,6 +163,7 @@ class _FirstProcess:
             self._make_clocks()
             self._make_nodes()
             self._make_network()
+            self._start_cables()
             self._report()
             self._serve()
         except Refused as refusal:
@@ -188,9 +190,10 @@ class _FirstProcess:
             ) from error
         for node in self.spec["nodes"]:
             (BASE / "nodes" / node["name"] / "run" / "rankclock-lab").mkdir(parents=True)
-        with os.fdopen(self.library_fd, "rb") as source, (BASE / "libvclock.so").open("wb") as target:
-            shutil.copyfileobj(source, target)
-        (BASE / "libvclock.so").chmod(0o755)
+        for fd, name in ((self.library_fd, "libvclock.so"), (self.cable_fd, "cable")):
+            with os.fdopen(fd, "rb") as source, (BASE / name).open("wb") as target:
+                shutil.copyfileobj(source, target)
+            (BASE / name).chmod(0o755)
 
     def _make_clocks(self) -> None:
         library = ctypes.CDLL(str(BASE / "libvclock.so"))
@@ -265,6 +268,17 @@ class _FirstProcess:
         for node in self.spec["nodes"]:
             self._from_node(node["name"])
 
+    def _start_cables(self) -> None:
+        if not self.spec["cables"]:
+            return
+        (BASE / "ways").write_bytes(struct.pack(f"={len(self.spec['ways'])}q", *self.spec["ways"]))
+        argv = [str(BASE / "cable"), str(BASE / "ways"), *self.spec["cables"]]
+        cable = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        assert cable.stdout
+        said = cable.stdout.readline().decode().strip()
+        if said != "ready":
+            raise Refused(said)
+
     # ---- requests ----
 
     def _report(self) -> None:
@@ -323,6 +337,13 @@ class _FirstProcess:
 
     def _do_down(self, _request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         os._exit(0)
+
+    def _do_cable(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        """New settings for both directions of one cable."""
+        with (BASE / "ways").open("r+b") as file:
+            file.seek(request["index"] * 8 * len(request["ways"]))
+            file.write(struct.pack(f"={len(request['ways'])}q", *request["ways"]))
+        return {}, []
 
     def _do_ip(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         """Commands for the network between the nodes."""

@@ -18,18 +18,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
+from pydantic import ValidationError
+
 import rankclock
 from rankclock.errors import HostError, UserError
-from rankclock.lab.build import library_path
+from rankclock.lab.build import cable_path, library_path
 from rankclock.lab.channel import Channel, channel_pair
 from rankclock.lab.clock import VirtualClock
 from rankclock.lab.daemons import find_daemon
 from rankclock.lab.process import LabProcess
-from rankclock.lab.scenario import Scenario
-from rankclock.lab.topology import spec_of
+from rankclock.lab.scenario import LinkSettings, Scenario
+from rankclock.lab.topology import Port, ports_of, spec_of, ways_of
 from rankclock.lab.view import LAB_RUN
 
-__all__ = ["Lab", "ServiceLike"]
+__all__ = ["Lab", "Link", "ServiceLike"]
 
 START_TIMEOUT_S = 60
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from rankclock.lab.init import main; main(sys.argv[1:])"
@@ -62,7 +64,11 @@ class Lab:
         self.services: dict[tuple[str, str], LabProcess] = {}
         self.started_host_ns = time.monotonic_ns()
         self._control = control
-        self._control_lock = threading.Lock()
+        self._control_lock = threading.RLock()
+        self._ports = ports_of(scenario)
+        self._links = {
+            (link.node, link.nic): LinkSettings(**link.model_dump(exclude={"node", "nic"})) for link in scenario.links
+        }
         self._outer = outer
         self._library = library_path()
         self._nodes: dict[str, _NodeSide] = {}
@@ -86,8 +92,8 @@ class Lab:
         theirs.close()
         lab = cls(scenario, ours, outer)
         try:
-            with library.open("rb") as file:
-                ours.send(spec_of(scenario, tied=tied), [file.fileno()])
+            with library.open("rb") as clocks, cable_path().open("rb") as cable:
+                ours.send(spec_of(scenario, tied=tied), [clocks.fileno(), cable.fileno()])
             _await_ready(ours)
         except BaseException:
             lab.down()
@@ -153,6 +159,10 @@ class Lab:
         if "error" in answer:
             raise HostError(answer["error"])
         return answer, received
+
+    def _control_request(self, message: dict[str, Any]) -> None:
+        with self._control_lock:
+            self._called(self._control, message, ())
 
     def _request(self, node: str, message: dict[str, Any], fds: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
         side = self._node(node)
@@ -250,6 +260,14 @@ class Lab:
         self.services[node, service.name] = process
         return process
 
+    def link(self, node: str, nic: str = "eth0") -> Link:
+        """The path between an interface and its segment. Raises UserError where there is none of that name."""
+        cables = [port for port in self._ports if port.cable]
+        for port in self._ports:
+            if (port.node, port.nic) == (node, nic):
+                return Link(self, port, cables.index(port) if port.cable else None)
+        raise UserError(f"the lab's node {node!r} has no interface {nic!r}")
+
     # ---- truth ----
 
     def clock(self, node: str) -> VirtualClock:
@@ -270,6 +288,40 @@ class Lab:
         clock, other = self.clock(node), self.clock(reference)
         host_ns = time.monotonic_ns() if at_raw_ns is None else clock.host_at_raw(at_raw_ns)
         return clock.at_host(host_ns).real_ns - other.at_host(host_ns).real_ns
+
+
+class Link:
+    """The path between one interface and its segment, changeable while the lab runs."""
+
+    def __init__(self, lab: Lab, port: Port, cable: int | None) -> None:
+        self._lab = lab
+        self._port = port
+        self._cable = cable
+
+    @property
+    def settings(self) -> LinkSettings:
+        """What the path does to packets now."""
+        return self._lab._links.get((self._port.node, self._port.nic), LinkSettings())
+
+    def set(self, **changes: Any) -> None:
+        """Changes what is named (delay_ns, asymmetry_ns, jitter_ns, loss); the rest stays. Raises UserError."""
+        if self._cable is None:
+            raise UserError(
+                f"the path of {self._port.node} {self._port.nic} is a plain one: name it under `links:` in the "
+                "scenario to have it go through the cable"
+            )
+        try:
+            settings = LinkSettings.model_validate({**self.settings.model_dump(), **changes})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(f"link of {self._port.node} {self._port.nic}: {first['loc']}: {first['msg']}") from error
+        self._lab._control_request({"op": "cable", "index": self._cable, "ways": ways_of(settings)})
+        self._lab._links[self._port.node, self._port.nic] = settings
+
+    def up(self, up: bool = True) -> None:
+        """Plugs the interface in, or out: the node's interface loses its carrier. Works for plain paths too."""
+        end = self._port.inner if self._port.cable else self._port.port
+        self._lab._control_request({"op": "ip", "lines": [f"link set {end} {'up' if up else 'down'}"]})
 
 
 def _await_ready(control: Channel) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 from rankclock.cluster.model import Cluster, Nic, Node, NodeKind
 from rankclock.lab.clock import drift_q48
-from rankclock.lab.scenario import ClockSpec, Scenario
+from rankclock.lab.scenario import ClockSpec, LinkSettings, Scenario
 
-__all__ = ["Port", "ports_of", "spec_of"]
+__all__ = ["Port", "ports_of", "spec_of", "ways_of"]
 
 RAW_APART_NS = 1000 * 10**9
 """Nodes' CLOCK_MONOTONIC_RAW are this far apart, as on machines booted at different times: mixing two up shows."""
@@ -69,6 +69,8 @@ def spec_of(scenario: Scenario, *, tied: bool) -> dict[str, Any]:
     hosts = _hosts(cluster)
     return {
         "tied": tied,
+        "cables": [end for port in ports if port.cable for end in (port.inner, port.outer)],
+        "ways": [value for port in ports if port.cable for value in ways_of(_settings(scenario, port))],
         "ip": [*_bridge_lines(cluster), *(line for port in ports for line in _port_lines(port))],
         "nodes": [
             {
@@ -84,6 +86,22 @@ def spec_of(scenario: Scenario, *, tied: bool) -> dict[str, Any]:
             for index, node in enumerate(cluster.nodes)
         ],
     }
+
+
+def ways_of(settings: LinkSettings) -> list[int]:
+    """The cable's settings for both directions (cable.c, struct way): out of the node, then into it."""
+    way = []
+    for sign in (1, -1):
+        delay_ns = settings.delay_ns + sign * settings.asymmetry_ns // 2
+        way += [delay_ns, settings.jitter_ns, round(settings.loss * 1_000_000), 0]
+    return way
+
+
+def _settings(scenario: Scenario, port: Port) -> LinkSettings:
+    for link in scenario.links:
+        if (link.node, link.nic) == (port.node, port.nic):
+            return link
+    return LinkSettings()
 
 
 def _bridges(cluster: Cluster) -> dict[str, str]:
