@@ -49,6 +49,10 @@ def test_an_accuracy_is_a_duration_or_nanoseconds() -> None:
     assert parse_cluster(GOOD.replace("50us", "0.5 ms"), "c.yaml").require.accuracy_ns == 500_000
 
 
+def test_the_example_lab_is_a_cluster() -> None:
+    assert len(load_cluster(ROOT / "examples/lab.yaml").nodes) == 11
+
+
 def test_nodes_need_no_nics() -> None:
     text = "schema: rankclock-cluster/1\nname: bare\nnodes:\n  - name: n[1-3]\n"
     assert [node.name for node in parse_cluster(text, "c.yaml").nodes] == ["n1", "n2", "n3"]
@@ -71,6 +75,7 @@ def test_the_cluster_of_a_lab_scenario_is_taken() -> None:
         ("10.80.0.11/24", "10.80.0.11/244", 15, ["nodes.1.nics.0.address", "such as 10.80.1.11/24"]),
         ("spine}", "spine}\n      - {name: eth0, address: 1.2.3.4/8, segment: s}", 16, ["NIC 'eth0'", "twice"]),
         ("up, address: 10.80.0.1", "up, node: tim1", 5, ["source 'up'", "unknown node 'tim1'"]),
+        ("up, address: 10.80.0.1", "up, node: time1, address: 10.80.0.1", 5, ["no address 10.80.0.1"]),
         ("up, address: 10.80.0.1", "up", 5, ["needs an address or a node"]),
         ("up, address: 10.80.0.1", "up, address: 'a b'", 5, ["sources.0.address", "an IP address or a host name"]),
         ("up, address: 10.80.0.1", "up, address: \"x\\nserver evil\"", 5, ["sources.0.address"]),

@@ -269,10 +269,13 @@ class Cluster(_Strict):
         for index, source in enumerate(self.sources):
             if source.node is not None and source.node not in self.by_name:
                 _refuse(("sources", index, "node"), f"source {source.name!r} names the unknown node {source.node!r}")
-            if source.kind in (SourceKind.NTP, SourceKind.APPLIANCE) and (source.node is None) == (
-                source.address is None
-            ):
-                _refuse(("sources", index), f"source {source.name!r} needs an address or a node, one of them")
+            if source.kind in (SourceKind.NTP, SourceKind.APPLIANCE) and source.node is None and source.address is None:
+                _refuse(("sources", index), f"source {source.name!r} needs an address or a node")
+            if source.node is not None and source.address is not None and self.by_name[source.node].nics:
+                own = [str(nic.address.ip) for nic in self.by_name[source.node].nics]
+                if source.address not in own:
+                    message = f"source {source.name!r} is node {source.node!r}, which has no address {source.address}"
+                    _refuse(("sources", index, "address"), message)
         known = self.by_name.keys() | {source.name for source in self.sources}
         for index, node in enumerate(self.nodes):
             for number, name in enumerate(node.upstream):
