@@ -16,6 +16,9 @@ HUBER_K = 1.345
 
 MAD_TO_SIGMA = 1.4826
 MAX_ROUNDS = 8
+MIN_POINTS = 3
+MIN_SPAN_NS = 10_000_000
+"""Over 10 ms, 100 ns of noise are 10 ppm: less than two crystals may differ by."""
 NS_PER_S = 1e9
 
 Point = tuple[float, float, float]
@@ -23,7 +26,7 @@ Point = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """offset_ns at `at_ns`, gaining `rate_ppb`; None where fewer than two instants say nothing of a rate.
+    """offset_ns at `at_ns`, gaining `rate_ppb`; None where the points lie too close together to say anything of a rate.
 
     scale_ns: how far the points scatter around it (robust standard deviation).
     """
@@ -38,35 +41,32 @@ class Line:
         return self.offset_ns + round((self.rate_ppb or 0.0) * (at_ns - self.at_ns) / NS_PER_S)
 
 
-def fit_line(
-    points: Sequence[tuple[int, int]], *, at_ns: int, noise_ns: float, wander_ppb_per_s: float, min_span_s: float = 0.5
-) -> Line | None:
-    """The line through `points` ((at_ns, offset_ns)), best near `at_ns`; None without points.
+def fit_line(points: Sequence[tuple[int, int]], *, at_ns: int, noise_ns: float, wander_ppb_per_s: float) -> Line | None:
+    """The line through `points` ((at_ns, offset_ns), in order of time), best near `at_ns`; None without points.
 
     noise_ns: what a single point may be off by on a quiet path; it sets from where on wander outweighs noise.
-    min_span_s: a rate from points closer together than this would be noise.
     """
     if not points:
         return None
-    base_ns = points[-1][1]
+    newest_ns, base_ns = points[-1]
+    if len(points) < MIN_POINTS or newest_ns - points[0][0] < MIN_SPAN_NS:
+        return Line(at_ns=newest_ns, offset_ns=base_ns, rate_ppb=None, scale_ns=noise_ns)
     weighted: list[Point] = []
     for when_ns, offset_ns in points:
         after_s = (when_ns - at_ns) / NS_PER_S
         strayed = wander_ppb_per_s * after_s * after_s / 2 / max(noise_ns, 1.0)
         weighted.append((after_s, float(offset_ns - base_ns), 1 / (1 + strayed * strayed)))
-    span_s = max(x for x, _, _ in weighted) - min(x for x, _, _ in weighted)
-    sloped = len(weighted) >= 3 and span_s >= min_span_s
-    offset, rate, scale = _huber(weighted, sloped=sloped)
-    return Line(at_ns=at_ns, offset_ns=base_ns + round(offset), rate_ppb=rate if sloped else None, scale_ns=scale)
+    offset, rate, scale = _huber(weighted)
+    return Line(at_ns=at_ns, offset_ns=base_ns + round(offset), rate_ppb=rate, scale_ns=scale)
 
 
-def _huber(points: list[Point], *, sloped: bool) -> tuple[float, float, float]:
+def _huber(points: list[Point]) -> tuple[float, float, float]:
     """(offset at x = 0, rate, scale) by iteratively reweighted least squares."""
     trust = [1.0] * len(points)
     offset, rate, scale = 0.0, 0.0, 0.0
     for _ in range(MAX_ROUNDS):
         before = offset, rate
-        offset, rate = _least_squares(points, trust, sloped=sloped)
+        offset, rate = _least_squares(points, trust)
         residuals = [abs(y - offset - rate * x) for x, y, _ in points]
         scale = MAD_TO_SIGMA * _weighted_median(residuals, [weight for _, _, weight in points])
         limit = max(HUBER_K * scale, 1.0)
@@ -76,13 +76,11 @@ def _huber(points: list[Point], *, sloped: bool) -> tuple[float, float, float]:
     return offset, rate, scale
 
 
-def _least_squares(points: list[Point], trust: list[float], *, sloped: bool) -> tuple[float, float]:
+def _least_squares(points: list[Point], trust: list[float]) -> tuple[float, float]:
     weights = [weight * share for (_, _, weight), share in zip(points, trust, strict=True)]
     total = sum(weights)
     mean_x = sum(weight * x for weight, (x, _, _) in zip(weights, points, strict=True)) / total
     mean_y = sum(weight * y for weight, (_, y, _) in zip(weights, points, strict=True)) / total
-    if not sloped:
-        return mean_y, 0.0
     over = sum(weight * (x - mean_x) * (y - mean_y) for weight, (x, y, _) in zip(weights, points, strict=True))
     under = sum(weight * (x - mean_x) ** 2 for weight, (x, _, _) in zip(weights, points, strict=True))
     rate = over / under if under > 0 else 0.0

@@ -22,16 +22,15 @@ ASSUMPTION = "CLOCK_REALTIME does not go out and back between two readings of it
 KERNEL_RATE_LIMIT_PPB = 101_000_000
 """adjtimex takes ticks of 9,000 to 11,000 µs and 500 ppm on top: a lead that moves faster than this was stepped."""
 
-MIN_STRETCH_NS = 1_000_000
-"""A rate is taken over at least 1 ms: over less, the width of two readings (0.2 µs) says nothing."""
+STRETCH_NS = 1_000_000
+STRETCH_PER_GAP = 10
+"""A rate is taken over 1 ms, and over ten times the gap that it bridges: its doubt, the width of two readings over that
+stretch, then adds a tenth of a reading's width. Where there is less, over what there is."""
 
 NEAR_NS = 2_000_000
 """The best guess of the lead is the median over the readings within 2 ms: one alone is off by up to half its width."""
 
 NEAR_READINGS = 12
-
-STRETCH_PER_GAP = 10
-"""... and over ten times the gap that it bridges, so that its doubt adds a tenth of a reading's width there."""
 
 PPB = 1_000_000_000
 
@@ -204,7 +203,7 @@ class RealtimeTrack:
     def _rates_around(self, left: int, right: int) -> tuple[int, int]:
         """The range, in ppb, of the rates of the lead before reading `left` and after reading `right`."""
         gap_ns = self._after[right] - self._before[left]
-        stretch_ns = max(MIN_STRETCH_NS, STRETCH_PER_GAP * gap_ns)
+        stretch_ns = max(STRETCH_NS, STRETCH_PER_GAP * gap_ns)
         start = max(bisect_right(self._after, self._before[left] - stretch_ns) - 1, 0)
         end = min(bisect_left(self._before, self._after[right] + stretch_ns), len(self._readings) - 1)
         for step in self._steps:
@@ -212,12 +211,15 @@ class RealtimeTrack:
                 start = max(start, bisect_left(self._before, step.before_raw_ns))
             if step.after_raw_ns >= self._after[right]:
                 end = min(end, bisect_right(self._after, step.after_raw_ns) - 1)
-        rates = []
-        for first, last in ((start, left), (right, end)):
-            if self._before[last] - self._after[first] >= MIN_STRETCH_NS:
-                rates.append(_rate_between(self._readings[first], self._readings[last]))
-        if not rates:
+        stretches = [
+            (self._readings[first], self._readings[last])
+            for first, last in ((start, left), (right, end))
+            if first < last
+        ]
+        if not stretches:
             return -KERNEL_RATE_LIMIT_PPB, KERNEL_RATE_LIMIT_PPB
+        long_enough = [pair for pair in stretches if _span_ns(pair) >= STRETCH_NS]
+        rates = [_rate_between(*pair) for pair in long_enough or [max(stretches, key=_span_ns)]]
         return min(lo for lo, _ in rates), max(hi for _, hi in rates)
 
     def _forget(self) -> None:
@@ -234,6 +236,10 @@ def _width(reading: Reading) -> int:
     return reading.width_ns
 
 
+def _span_ns(pair: tuple[Reading, Reading]) -> int:
+    return pair[1].raw_before_ns - pair[0].raw_after_ns
+
+
 def _step_between(earlier: Reading, later: Reading) -> Step | None:
     """The step that two neighbouring readings prove: the lead moved farther than the kernel can slew it."""
     lo_ns = later.lead_lo_ns - earlier.lead_hi_ns
@@ -248,7 +254,7 @@ def _rate_between(earlier: Reading, later: Reading) -> tuple[int, int]:
     """The least and greatest mean rate of the lead between two readings, in ppb, within what the kernel can do."""
     least_ns = later.lead_lo_ns - earlier.lead_hi_ns
     most_ns = later.lead_hi_ns - earlier.lead_lo_ns
-    shortest_ns = later.raw_before_ns - earlier.raw_after_ns
+    shortest_ns = max(later.raw_before_ns - earlier.raw_after_ns, 1)
     longest_ns = later.raw_after_ns - earlier.raw_before_ns
     lo = least_ns * PPB // (shortest_ns if least_ns < 0 else longest_ns)
     hi = -(-most_ns * PPB // (shortest_ns if most_ns > 0 else longest_ns))

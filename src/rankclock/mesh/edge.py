@@ -7,7 +7,7 @@ readings combine to an offset of the two REALTIMEs. Gives an unknown offset, wit
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from rankclock.clockmath.exchange import Stamp
 from rankclock.clockmath.hull import Infeasible
@@ -41,6 +41,7 @@ class Edge:
         self.silent_bursts = 0
         self.lost = False
         self.window = EdgeWindow(settings)
+        self.unsent: deque[int] = deque()
         self._settings = settings
         self._open: OrderedDict[int, tuple[Probe, Burst]] = OrderedDict()
         self._peer_track = RealtimeTrack(keep=512)
@@ -171,15 +172,17 @@ class Edge:
         )
 
     def _reading_to_use(self, solution: Solution) -> Reading | None:
-        """The peer's narrowest reading of its newest 10 ms that another one follows: with the doubt of the RAW relation
-        the instant may lie after the reading itself, and its lead is bounded only between two."""
+        """The peer's narrowest reading of its newest burst with others before and after it, farther off than the doubt
+        of the RAW relation: only between two readings is the lead bounded, and well only between two near ones."""
         readings = self._peer_track.readings
         lo_ns, hi_ns = solution.bound.offset_at(solution.bound.at_ns)
-        followed = [one for one in readings if one.raw_after_ns + (hi_ns - lo_ns) <= readings[-1].raw_before_ns]
+        doubt_ns = hi_ns - lo_ns
+        followed = [one for one in readings if one.raw_after_ns + doubt_ns <= readings[-1].raw_before_ns]
         if not followed:
             return None
-        newest_ns = followed[-1].raw_after_ns
-        return min((one for one in followed if newest_ns - one.raw_before_ns <= BURST_NS), key=lambda one: one.width_ns)
+        burst = [one for one in followed if followed[-1].raw_after_ns - one.raw_before_ns <= BURST_NS]
+        inner = [one for one in burst if one.raw_before_ns - doubt_ns >= burst[0].raw_after_ns]
+        return min(inner or burst, key=lambda one: one.width_ns)
 
     def _assumptions(self) -> tuple[str, ...]:
         return (

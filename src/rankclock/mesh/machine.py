@@ -42,14 +42,26 @@ READINGS_APART_NS = 20_000_000
 
 
 class ProbeMachine:
-    """One node's prober: the asking half (an `Edge` a peer) and the answering half (`Responder`)."""
+    """One node's prober: the asking half (an `Edge` a peer) and the answering half (`Responder`).
+
+    kernel_stamps: whether the kernel stamps here. Where it does not, a burst's probes leave one by one, each after the
+    answer to the one before: stamped by the process, a burst sent at once would only measure how it is worked off.
+    """
 
     def __init__(
-        self, *, node: str, clock_id: str, key: bytes, session: int, settings: ProbeSettings | None = None
+        self,
+        *,
+        node: str,
+        clock_id: str,
+        key: bytes,
+        session: int,
+        kernel_stamps: bool,
+        settings: ProbeSettings | None = None,
     ) -> None:
         self.node = node
         self.clock_id = clock_id
         self.counters: dict[str, int] = {}
+        self._kernel_stamps = kernel_stamps
         self._settings = settings or ProbeSettings()
         self._key = key
         self._session = session
@@ -59,6 +71,7 @@ class ProbeMachine:
         self._edges: dict[int, Edge] = {}
         self._bursts_at: dict[int, list[int]] = {}
         self._samples_at: dict[int, int] = {}
+        self._next_at: dict[int, int] = {}
         self._responder = Responder(self._settings)
         self._awaited: OrderedDict[int, tuple[Edge, int] | Served] = OrderedDict()
         self._ticket = 0
@@ -72,6 +85,7 @@ class ProbeMachine:
         for tag in [tag for tag in self._edges if tag not in wanted]:
             del self._edges[tag], self._bursts_at[tag]
             self._samples_at.pop(tag, None)
+            self._next_at.pop(tag, None)
         for index, (tag, (name, address)) in enumerate(wanted.items()):
             if tag in self._edges:
                 self._edges[tag].address = address
@@ -97,6 +111,9 @@ class ProbeMachine:
             if at_ns <= now_ns:
                 del self._samples_at[tag]
                 actions += self._sample(self._edges[tag], now_ns)
+        for tag, at_ns in list(self._next_at.items()):
+            if at_ns <= now_ns:
+                actions += self._send_next(tag, now_ns)
         due = [tag for tag, bursts in self._bursts_at.items() if bursts[0] <= now_ns]
         for tag in due:
             bursts = self._bursts_at[tag]
@@ -104,7 +121,7 @@ class ProbeMachine:
             if not bursts:
                 # The clock may have jumped over many periods (a suspended machine): never catch up in a flood.
                 bursts.append(now_ns + self._settings.period_ns)
-            actions += self._burst(self._edges[tag], now_ns)
+            actions += self._burst(tag, now_ns)
             self._samples_at[tag] = now_ns + self._settings.reply_wait_ns
             # One burst a timer: the datagrams of two bursts would queue behind one another.
             break
@@ -164,18 +181,31 @@ class ProbeMachine:
 
     # ---- asking ----
 
-    def _burst(self, edge: Edge, now_ns: int) -> list[Action]:
-        actions: list[Action] = []
+    def _burst(self, tag: int, now_ns: int) -> list[Action]:
+        edge = self._edges[tag]
         was_silent = edge.silent_bursts
-        for sequence in edge.begin_burst(self._sequence, now_ns):
-            data = self._encode(Kind.REQUEST, sequence, self._session, edge.tag)
-            actions.append(Send(data=data, to=edge.address, ticket=self._await((edge, sequence))))
+        edge.unsent.extend(edge.begin_burst(self._sequence, now_ns))
+        actions = self._send_next(tag, now_ns)
+        while self._kernel_stamps and edge.unsent:
+            actions += self._send_next(tag, now_ns)
         self._sequence = (self._sequence + 2 * self._settings.pairs) % 2**32
         if edge.silent_bursts == self._settings.lost_after and was_silent < edge.silent_bursts:
             edge.lost = True
             detail = f"no answer to {edge.silent_bursts} bursts"
             actions.append(Notice(event=Event.PEER_LOST, about=edge.peer, at_raw_ns=now_ns, detail=detail))
         return actions
+
+    def _send_next(self, tag: int, now_ns: int) -> list[Action]:
+        """The next probe of the burst; where they leave one by one, the one after it leaves in a while at any rate."""
+        edge = self._edges[tag]
+        self._next_at.pop(tag, None)
+        if not edge.unsent:
+            return []
+        sequence = edge.unsent.popleft()
+        if edge.unsent and not self._kernel_stamps:
+            self._next_at[tag] = now_ns + self._settings.paced_ns
+        data = self._encode(Kind.REQUEST, sequence, self._session, edge.tag)
+        return [Send(data=data, to=edge.address, ticket=self._await((edge, sequence)))]
 
     def _learn(self, reply: Datagram, arrival: Arrival, now_ns: int) -> list[Action]:
         edge = self._edges.get(reply.sender)
@@ -198,6 +228,8 @@ class ProbeMachine:
         if step is not None:
             detail = f"its CLOCK_REALTIME was set by {step.lo_ns} to {step.hi_ns} ns"
             actions.append(Notice(event=Event.PEER_CLOCK_STEPPED, about=edge.peer, at_raw_ns=now_ns, detail=detail))
+        if reply.sender in self._next_at:
+            actions += [*self._send_next(reply.sender, now_ns), self._next_timer(now_ns)]
         return actions
 
     def _sample(self, edge: Edge, now_ns: int) -> list[Action]:
@@ -275,7 +307,10 @@ class ProbeMachine:
         return None if lead is None else offset.at_raw_ns + lead.estimate_ns
 
     def _next_timer(self, now_ns: int) -> ArmTimer:
-        soonest = [bursts[0] for bursts in self._bursts_at.values()] + list(self._samples_at.values())
+        soonest = [bursts[0] for bursts in self._bursts_at.values()] + [
+            *self._samples_at.values(),
+            *self._next_at.values(),
+        ]
         return ArmTimer(at_ns=min([*soonest, now_ns + self._settings.reading_period_ns]))
 
     def _count(self, what: str) -> list[Action]:

@@ -84,7 +84,7 @@ def _append(options: argparse.Namespace) -> int:
             out.write(json.dumps(_sample(options.node, measured), separators=(",", ":")) + "\n")
             out.flush()
 
-    machine = _machine(options.node, key)
+    machine = _machine(options.node, key, socket)
     driver = Driver(machine, socket, on_measured=write, on_notice=_tell)
     driver.perform(machine.handle_peers(peers, read_clocks().raw_after_ns))
     _end_on_signals()
@@ -112,7 +112,7 @@ def _obey(options: argparse.Namespace) -> int:
             if "peers" in command:
                 if machine is None or driver is None or command["key"] != key:
                     key = command["key"]
-                    machine = _machine(options.node, bytes.fromhex(key))
+                    machine = _machine(options.node, bytes.fromhex(key), socket)
                     driver = Driver(machine, socket, on_measured=lambda _: None, on_notice=_tell)
                     driver.watch(commands.fd)
                 peers = {name: (host, port) for name, (host, port) in command["peers"].items()}
@@ -145,9 +145,9 @@ class _Lines:
         return lines
 
 
-def _machine(node: str, key: bytes) -> ProbeMachine:
+def _machine(node: str, key: bytes, socket: StampedSocket) -> ProbeMachine:
     session = int.from_bytes(os.urandom(8), "big")
-    return ProbeMachine(node=node, clock_id=clock_identity(), key=key, session=session)
+    return ProbeMachine(node=node, clock_id=clock_identity(), key=key, session=session, kernel_stamps=socket.kernel)
 
 
 def _sample(node: str, measured: Measured) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class ProbeSettings:
     pairs: probe pairs of a burst, sent back to back: spaced probes on an idle machine are a hundred times worse.
     period_ns: from burst to burst. start_ns: when the first bursts leave, so that an answer stands after a second.
     reply_wait_ns: how long after a burst its replies are waited for before a sample is made.
+    paced_ns: where probes leave one by one, how long an answer is waited for before the next leaves.
     lost_after: bursts without any reply after which a peer counts as lost.
     window_ns: how long half-bounds are kept; wander makes older ones useless at any rate.
     reading_period_ns: how often the clocks are read when nothing happens, so that steps and slews are followed.
@@ -31,6 +32,7 @@ class ProbeSettings:
     period_ns: int = 1_000 * NS_PER_MS
     start_ns: tuple[int, ...] = tuple(at * NS_PER_MS for at in (0, 20, 60, 130, 250, 450, 700))
     reply_wait_ns: int = 200 * NS_PER_MS
+    paced_ns: int = 10 * NS_PER_MS
     lost_after: int = 3
     window_ns: int = 64_000 * NS_PER_MS
     reading_period_ns: int = 100 * NS_PER_MS

@@ -21,6 +21,8 @@ __all__ = ["EdgeWindow", "Solution"]
 CONFIRMED_BY = 2
 """Bursts that must agree among themselves before they overrule all earlier ones."""
 
+LATELY_NS = 10_000_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
@@ -76,7 +78,7 @@ class EdgeWindow:
         lo_ns, hi_ns = bound.offset_at(at_ns)
         slowest, fastest = bound.rate_ppb()
         middle_ns = (lo_ns + hi_ns) // 2
-        guess_ns = line.offset_ns if line is not None else middle_ns
+        guess_ns = line.offset_at(at_ns) if line is not None else middle_ns
         rate_ppb = line.rate_ppb if line is not None and line.rate_ppb is not None else (slowest + fastest) / 2
         return Solution(
             bound=bound,
@@ -132,7 +134,9 @@ class EdgeWindow:
         points = [burst.quickest for burst in self._bursts if burst.quickest is not None]
         if not points:
             return None
-        least_ns = min(point.rtt_ns for point in points)
+        # The route may have changed to a longer one: what counts as quick is what was quick lately.
+        newest_ns = points[-1].at_ns
+        least_ns = min(point.rtt_ns for point in points if newest_ns - point.at_ns <= LATELY_NS)
         slack_ns = max(self._settings.rtt_slack_ns, least_ns // 8)
         quick = [(point.at_ns, point.offset_ns) for point in points if point.rtt_ns <= least_ns + slack_ns]
         return fit_line(quick, at_ns=at_ns, noise_ns=slack_ns, wander_ppb_per_s=self._settings.wander_ppb_per_s)
