@@ -1,0 +1,1 @@
+"""What runs inside or right before a training job: verify, preflight, the rank clock."""
