@@ -26,7 +26,7 @@ app = typer.Typer(
 VERBS: tuple[str, ...] = ()
 """Verbs in the order of the main job. Each is a module of this package with a function of the same name."""
 
-GROUPS: tuple[str, ...] = ()
+GROUPS: tuple[str, ...] = ("lab",)
 """Verbs that have verbs of their own: modules with a typer app named `app`."""
 
 for _verb in VERBS:

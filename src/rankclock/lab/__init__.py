@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rankclock.lab.clock import ClockReading, VirtualClock
-    from rankclock.lab.lab import Lab, Link, ServiceLike
+    from rankclock.lab.lab import Lab, ServiceLike
+    from rankclock.lab.link import Link
     from rankclock.lab.process import LabProcess
     from rankclock.lab.scenario import Scenario, load_scenario
 
@@ -21,7 +22,7 @@ _HOMES = {
     "ClockReading": "clock",
     "VirtualClock": "clock",
     "Lab": "lab",
-    "Link": "lab",
+    "Link": "link",
     "ServiceLike": "lab",
     "LabProcess": "process",
     "Scenario": "scenario",

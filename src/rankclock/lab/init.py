@@ -32,6 +32,10 @@ BASE = Path("/run/rankclock-lab")
 """On the lab's own tmpfs: gone with the lab's mount namespace."""
 
 
+WAYS = struct.Struct("=8q")
+"""Both directions of a cable (cable.c, struct way)."""
+
+
 class Refused(Exception):
     """The lab cannot start; the message goes to the harness."""
 
@@ -42,10 +46,14 @@ def main(arguments: list[str]) -> None:
     listener = socket.socket(fileno=int(arguments[1])) if len(arguments) > 1 else None
     try:
         spec, fds = control.receive()
-        if spec["tied"]:
+        if spec["die_with_parent"]:
             kernel.die_with_parent(signal.SIGKILL)
+        state = Path(arguments[2]) if listener else None
+        # The inner process will cover /run: what lies there is reached through a descriptor from before.
+        state_at = (os.open(state.parent, os.O_PATH | os.O_CLOEXEC), state.name) if state else None
+        os.chdir("/")
         _enter_namespaces()
-        _start_first_process(control, listener, spec, fds, arguments[2] if listener else None)
+        _start_first_process(control, listener, spec, fds, state_at)
     except Refused as refusal:
         control.send({"error": str(refusal)})
     except (EOFError, OSError) as error:
@@ -119,7 +127,11 @@ def _new_user_namespace(maps: tuple[str, str], *, deny_setgroups: bool) -> None:
 
 
 def _start_first_process(
-    control: Channel, listener: socket.socket | None, spec: dict[str, Any], fds: list[int], state: str | None
+    control: Channel,
+    listener: socket.socket | None,
+    spec: dict[str, Any],
+    fds: list[int],
+    state_at: tuple[int, str] | None,
 ) -> None:
     alive_read, alive_write = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -137,8 +149,8 @@ def _start_first_process(
             break
         except InterruptedError:
             continue
-    if state:
-        shutil.rmtree(state, ignore_errors=True)
+    if state_at:
+        shutil.rmtree(state_at[1], ignore_errors=True, dir_fd=state_at[0])
     os._exit(0)
 
 
@@ -338,12 +350,17 @@ class _FirstProcess:
     def _do_down(self, _request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         os._exit(0)
 
-    def _do_cable(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        """New settings for both directions of one cable."""
-        with (BASE / "ways").open("r+b") as file:
-            file.seek(request["index"] * 8 * len(request["ways"]))
-            file.write(struct.pack(f"={len(request['ways'])}q", *request["ways"]))
+    def _do_alive(self, _request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         return {}, []
+
+    def _do_cable(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        """The settings of both directions of one cable: new ones, or what they are."""
+        with (BASE / "ways").open("r+b") as file:
+            file.seek(request["index"] * WAYS.size)
+            if "ways" in request:
+                file.write(WAYS.pack(*request["ways"]))
+                return {}, []
+            return {"ways": WAYS.unpack(file.read(WAYS.size))}, []
 
     def _do_ip(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         """Commands for the network between the nodes."""

@@ -5,7 +5,9 @@ Every process of a lab runs without CAP_SYS_TIME; the lab refuses to start where
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,22 +20,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-from pydantic import ValidationError
-
 import rankclock
+from rankclock.cluster.model import NodeKind
 from rankclock.errors import HostError, UserError
 from rankclock.lab.build import cable_path, library_path
 from rankclock.lab.channel import Channel, channel_pair
 from rankclock.lab.clock import VirtualClock
 from rankclock.lab.daemons import find_daemon
+from rankclock.lab.link import Link
 from rankclock.lab.process import LabProcess
-from rankclock.lab.scenario import LinkSettings, Scenario
-from rankclock.lab.topology import Port, ports_of, spec_of, ways_of
+from rankclock.lab.registry import connect, make_folder, one_of, save_state
+from rankclock.lab.scenario import Scenario
+from rankclock.lab.topology import ports_of, spec_of
 from rankclock.lab.view import LAB_RUN
 
-__all__ = ["Lab", "Link", "ServiceLike"]
+__all__ = ["Lab", "ServiceLike"]
 
 START_TIMEOUT_S = 60
+REQUEST_TIMEOUT_S = 30
+PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from rankclock.lab.init import main; main(sys.argv[1:])"
 
 
@@ -66,9 +71,6 @@ class Lab:
         self._control = control
         self._control_lock = threading.RLock()
         self._ports = ports_of(scenario)
-        self._links = {
-            (link.node, link.nic): LinkSettings(**link.model_dump(exclude={"node", "nic"})) for link in scenario.links
-        }
         self._outer = outer
         self._library = library_path()
         self._nodes: dict[str, _NodeSide] = {}
@@ -77,28 +79,47 @@ class Lab:
     # ---- life ----
 
     @classmethod
-    def up(cls, scenario: Scenario, tied: bool = True) -> Self:
-        """Starts a lab; a tied one dies with this process. Use it as a context manager. Raises HostError."""
-        library = library_path()
+    def up(cls, scenario: Scenario, tied: bool = True, *, name: str | None = None) -> Self:
+        """Starts a lab. A tied one dies with this process; one that is not is kept under `name` (the cluster's if
+        None) and found again by `attach`. Use it as a context manager. Raises HostError, UserError.
+        """
+        library, cable = library_path(), cable_path()
+        if shutil.which("ip", path=PATH) is None:
+            raise HostError("the lab needs `ip` for its network: install iproute2")
+        folder, listener = (None, None) if tied else make_folder(name or scenario.cluster.name)
         ours, theirs = channel_pair()
-        source = str(Path(rankclock.__file__).parents[1])
-        outer = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _START, source, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env={"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"},
-        )
+        outer = _launch(theirs, listener, folder)
         theirs.close()
-        lab = cls(scenario, ours, outer)
+        lab = cls(scenario, ours, outer if tied else None)
         try:
-            with library.open("rb") as clocks, cable_path().open("rb") as cable:
-                ours.send(spec_of(scenario, tied=tied), [clocks.fileno(), cable.fileno()])
+            with library.open("rb") as clocks, cable.open("rb") as cable_file:
+                in_main_thread = threading.current_thread() is threading.main_thread()
+                spec = spec_of(scenario, tied=tied, die_with_parent=tied and in_main_thread)
+                ours.send(spec, [clocks.fileno(), cable_file.fileno()])
             _await_ready(ours)
+            if folder:
+                dumped = scenario.model_dump(mode="json", by_alias=True)
+                save_state(folder, {"pid": outer.pid, "started_at_s": time.time(), "scenario": dumped})
         except BaseException:
             lab.down()
+            outer.kill()
+            outer.wait()
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         return lab
+
+    @classmethod
+    def attach(cls, name: str | None = None) -> Self:
+        """A lab that runs in the background (the only one, if no name is given). `down` only lets go of it."""
+        kept = one_of(name)
+        return cls(Scenario.model_validate(kept.state["scenario"]), connect(kept.folder), None)
+
+    def end(self) -> None:
+        """Ends a lab that runs in the background."""
+        with contextlib.suppress(HostError):
+            self._control_request({"op": "down"})
+        self.down()
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +130,7 @@ class Lab:
         self.down()
 
     def down(self) -> None:
-        """Ends the lab and everything in it. Calling it again does nothing."""
+        """Ends the lab and everything in it (lets go of one in the background). Calling it again does nothing."""
         for side in self._nodes.values():
             side.channel.close()
             side.clock.close()
@@ -128,6 +149,14 @@ class Lab:
                 self._outer.wait()
             self._outer = None
 
+    def alive(self) -> bool:
+        """Whether the lab still runs."""
+        try:
+            self._control_request({"op": "alive"})
+        except HostError:
+            return False
+        return True
+
     # ---- nodes ----
 
     def _node(self, name: str) -> _NodeSide:
@@ -141,6 +170,7 @@ class Lab:
             raise UserError(f"the lab has no node {name!r}")
         _, fds = self._called(self._control, {"op": "node", "node": name}, ())
         channel = Channel(socket.socket(fileno=fds[0]))
+        channel.sock.settimeout(REQUEST_TIMEOUT_S)
         clocks = [
             VirtualClock(fd, self._library, name=f"{name}{suffix}")
             for fd, suffix in zip(fds[1:], ("", " PHC"), strict=False)
@@ -160,9 +190,9 @@ class Lab:
             raise HostError(answer["error"])
         return answer, received
 
-    def _control_request(self, message: dict[str, Any]) -> None:
+    def _control_request(self, message: dict[str, Any]) -> dict[str, Any]:
         with self._control_lock:
-            self._called(self._control, message, ())
+            return self._called(self._control, message, ())[0]
 
     def _request(self, node: str, message: dict[str, Any], fds: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
         side = self._node(node)
@@ -207,16 +237,30 @@ class Lab:
         env: Mapping[str, str] | None = None,
         clock: bool = True,
         cwd: str | None = None,
+        service: str | None = None,
     ) -> LabProcess:
         """Starts a program in a node; its output goes to `log`, or to memory (`LabProcess.log_text`) without one."""
-        if log is not None:
-            with log.open("ab") as file, open(os.devnull, "rb") as null:  # noqa: PTH123
-                files = (null.fileno(), file.fileno(), file.fileno())
-                return self._start(node, argv, files, env=env, clock=clock, cwd=cwd, log=log)
-        memory = os.memfd_create(f"{node}-log", os.MFD_CLOEXEC)
-        self._kept_fds.append(memory)
-        with open(os.devnull, "rb") as null:  # noqa: PTH123
-            return self._start(node, argv, (null.fileno(), memory, memory), env=env, clock=clock, cwd=cwd, log=memory)
+        if log is None:
+            output = os.memfd_create(f"{node}-log", os.MFD_CLOEXEC)
+            self._kept_fds.append(output)
+        else:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            files = (null, output, output)
+            return self._start(
+                node, argv, files, env=env, clock=clock, cwd=cwd, log=output if log is None else log, service=service
+            )
+        finally:
+            os.close(null)
+            if log is not None:
+                os.close(output)
+
+    def spawn_on(
+        self, node: str, argv: Sequence[str], files: tuple[int, int, int], *, terminal: bool = False
+    ) -> LabProcess:
+        """Starts a program in a node on descriptors of ours; `terminal`: the first becomes its controlling terminal."""
+        return self._start(node, argv, files, env=None, clock=True, cwd=None, log=None, terminal=terminal)
 
     def _start(
         self,
@@ -228,15 +272,19 @@ class Lab:
         clock: bool,
         cwd: str | None,
         log: Path | int | None,
+        service: str | None = None,
+        terminal: bool = False,
     ) -> LabProcess:
-        message = {"op": "spawn", "argv": list(argv), "env": self.environment(node, env, clock=clock), "cwd": cwd}
+        environment = self.environment(node, env, clock=clock)
+        message: dict[str, Any] = {"op": "spawn", "argv": list(argv), "env": environment, "cwd": cwd}
+        message |= {"service": service, "terminal": terminal}
         _, (pidfd, status_fd) = self._request(node, message, files)
         return LabProcess(name=Path(argv[0]).name, node=node, pidfd=pidfd, status_fd=status_fd, log=log)
 
     def environment(self, node: str, more: Mapping[str, str] | None = None, *, clock: bool = True) -> dict[str, str]:
         """The environment of a node's processes: ours, with the node's clock, and `more`."""
         env = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "XDG_RUNTIME_DIR")}
-        env["PATH"] = env.get("PATH", "") + ":/usr/sbin:/sbin"
+        env["PATH"] = PATH
         env.update(HOSTNAME=node, RANKCLOCK_LAB_NODE=node)
         if clock:
             env.update(LD_PRELOAD=f"{LAB_RUN}/libvclock.so", RANKCLOCK_VCLOCK=f"{LAB_RUN}/clock")
@@ -256,19 +304,35 @@ class Lab:
     def start_service(self, node: str, service: ServiceLike, *, log: Path | None = None) -> LabProcess:
         """Starts a daemon as its plan says; the program is found by its base name (`find_daemon`)."""
         argv = [str(find_daemon(Path(service.argv[0]).name)), *service.argv[1:]]
-        process = self.spawn(node, argv, log=log)
+        process = self.spawn(node, argv, log=log, service=service.name)
         self.services[node, service.name] = process
         return process
+
+    def running_services(self, node: str) -> dict[str, bool]:
+        """Services that were started in a node, by anyone: name -> whether it still runs."""
+        return dict(self._request(node, {"op": "services"}, ())[0]["services"])
+
+    def signal_service(self, node: str, service: str, number: int) -> None:
+        """Sends a signal to a service, whoever started it. Raises UserError where it does not run."""
+        if not self._request(node, {"op": "signal", "service": service, "number": int(number)}, ())[0]["sent"]:
+            running = ", ".join(name for name, runs in self.running_services(node).items() if runs)
+            raise UserError(f"service {service!r} does not run on {node}: running there: {running or 'none'}")
 
     def link(self, node: str, nic: str = "eth0") -> Link:
         """The path between an interface and its segment. Raises UserError where there is none of that name."""
         cables = [port for port in self._ports if port.cable]
         for port in self._ports:
             if (port.node, port.nic) == (node, nic):
-                return Link(self, port, cables.index(port) if port.cable else None)
+                return Link(self._control_request, port, cables.index(port) if port.cable else None)
         raise UserError(f"the lab's node {node!r} has no interface {nic!r}")
 
     # ---- truth ----
+
+    @property
+    def reference(self) -> str:
+        """The node whose clock counts as the truth: the first of kind `source`, else the first of all."""
+        nodes = self.scenario.cluster.nodes
+        return next((node.name for node in nodes if node.kind is NodeKind.SOURCE), nodes[0].name)
 
     def clock(self, node: str) -> VirtualClock:
         """The node's system clock."""
@@ -290,38 +354,25 @@ class Lab:
         return clock.at_host(host_ns).real_ns - other.at_host(host_ns).real_ns
 
 
-class Link:
-    """The path between one interface and its segment, changeable while the lab runs."""
-
-    def __init__(self, lab: Lab, port: Port, cable: int | None) -> None:
-        self._lab = lab
-        self._port = port
-        self._cable = cable
-
-    @property
-    def settings(self) -> LinkSettings:
-        """What the path does to packets now."""
-        return self._lab._links.get((self._port.node, self._port.nic), LinkSettings())
-
-    def set(self, **changes: Any) -> None:
-        """Changes what is named (delay_ns, asymmetry_ns, jitter_ns, loss); the rest stays. Raises UserError."""
-        if self._cable is None:
-            raise UserError(
-                f"the path of {self._port.node} {self._port.nic} is a plain one: name it under `links:` in the "
-                "scenario to have it go through the cable"
-            )
-        try:
-            settings = LinkSettings.model_validate({**self.settings.model_dump(), **changes})
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise UserError(f"link of {self._port.node} {self._port.nic}: {first['loc']}: {first['msg']}") from error
-        self._lab._control_request({"op": "cable", "index": self._cable, "ways": ways_of(settings)})
-        self._lab._links[self._port.node, self._port.nic] = settings
-
-    def up(self, up: bool = True) -> None:
-        """Plugs the interface in, or out: the node's interface loses its carrier. Works for plain paths too."""
-        end = self._port.inner if self._port.cable else self._port.port
-        self._lab._control_request({"op": "ip", "lines": [f"link set {end} {'up' if up else 'down'}"]})
+def _launch(control: Channel, listener: socket.socket | None, folder: Path | None) -> subprocess.Popen[bytes]:
+    source = str(Path(rankclock.__file__).parents[1])
+    argv = [sys.executable, "-I", "-S", "-c", _START, source, str(control.fileno())]
+    fds = [control.fileno()]
+    if listener and folder:
+        argv += [str(listener.fileno()), str(folder)]
+        fds.append(listener.fileno())
+    process = subprocess.Popen(
+        argv,
+        pass_fds=fds,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if folder else None,
+        start_new_session=folder is not None,
+        env={"PATH": PATH},
+    )
+    if listener:
+        listener.close()
+    return process
 
 
 def _await_ready(control: Channel) -> None:
@@ -332,7 +383,7 @@ def _await_ready(control: Channel) -> None:
         raise HostError(f"the lab has not started within {START_TIMEOUT_S} s") from None
     except (EOFError, OSError) as error:
         raise HostError(f"the lab's first process ended while it started: {error}") from error
-    control.sock.settimeout(None)
+    control.sock.settimeout(REQUEST_TIMEOUT_S)
     if "error" in answer:
         raise HostError(f"the lab could not start: {answer['error']}")
 

@@ -1,7 +1,7 @@
 """The first process of a node: makes the node's namespaces, starts and reaps its processes, writes its files.
 
 It answers requests on channels (lab/channel.py); when it ends, the kernel ends every process of the node with it.
-Standard library only. Requests: network, spawn, install, connect.
+Standard library only. Requests: network, spawn, install, connect, services, signal.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def run_node(channel: Channel, node: dict[str, Any], base: Path) -> None:
 class _Agent:
     def __init__(self, channel: Channel) -> None:
         self.channels = [channel]
+        self.services: dict[str, int] = {}
         self.status_pipes: dict[int, int] = {}  # pid -> the pipe that its exit status goes into
         self.wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -111,7 +112,19 @@ class _Agent:
             raise OSError(error.decode())
         pidfd = os.pidfd_open(pid)
         self.status_pipes[pid] = status_write
+        if request.get("service"):
+            self.services[request["service"]] = pid
         return {"pid": pid}, [pidfd, status_read]
+
+    def _do_services(self, _request: dict[str, Any], _fds: list[int]) -> Answer:
+        return {"services": {name: pid in self.status_pipes for name, pid in self.services.items()}}, []
+
+    def _do_signal(self, request: dict[str, Any], _fds: list[int]) -> Answer:
+        pid = self.services.get(request["service"])
+        if pid is None or pid not in self.status_pipes:
+            return {"sent": False}, []
+        os.kill(pid, request["number"])
+        return {"sent": True}, []
 
     def _reap(self) -> None:
         while True:

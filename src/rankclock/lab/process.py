@@ -28,6 +28,10 @@ class LabProcess:
     def __repr__(self) -> str:
         return f"<LabProcess {self.name} on {self.node}, pid {self.pid}, returncode {self.returncode}>"
 
+    def fileno(self) -> int:
+        """Becomes readable when the process has ended (for select)."""
+        return self._status_fd
+
     def poll(self) -> int | None:
         """The exit code if it has ended (negative: the signal that ended it), else None."""
         if self.returncode is None and select.select([self._status_fd], [], [], 0)[0]:

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
+from rankclock.cluster.load import parse_cluster, read_text_file
 from rankclock.cluster.model import Cluster
+from rankclock.cluster.yaml_tree import MAX_BYTES, YamlError, parse_yaml
 from rankclock.errors import UserError
 
 __all__ = [
@@ -24,8 +27,7 @@ __all__ = [
     "parse_scenario",
 ]
 
-MAX_BYTES = 4_000_000
-"""A scenario of 10,000 nodes is about 2 MB; more is a mistake, and YAML of that size takes minutes to read."""
+SCHEMA = "rankclock-lab/1"
 
 Ns = Annotated[int, Field(ge=-(10**18), le=10**18)]
 DriftPpb = Annotated[float, Field(gt=-1e8, lt=1e8)]
@@ -118,19 +120,14 @@ class Scenario(_Strict):
     @model_validator(mode="after")
     def _names_what_exists(self) -> Scenario:
         nics = {node.name: {nic.name for nic in node.nics} for node in self.cluster.nodes}
-        for where, name in (
-            *((f"clocks.{name}", name) for name in self.clocks),
-            *((f"links[{i}]", link.node) for i, link in enumerate(self.links)),
-            *((f"events[{i}]", event.node) for i, event in enumerate(self.events)),
-        ):
+        for name in self.clocks:
             if name not in nics:
-                raise ValueError(f"{where}: the cluster has no node {name!r}")
+                raise _misplaced(f"the cluster has no node {name!r}", "clocks", name)
         for i, link in enumerate(self.links):
-            if link.nic not in nics[link.node]:
-                raise ValueError(f"links[{i}]: node {link.node!r} has no interface {link.nic!r}")
+            _check_interface(nics, link.node, link.nic, ("links", i))
         for i, event in enumerate(self.events):
-            if event.action == "link" and event.nic not in nics[event.node]:
-                raise ValueError(f"events[{i}]: node {event.node!r} has no interface {event.nic!r}")
+            # Only a link event looks at the interface; the others keep the default of a node that may have none.
+            _check_interface(nics, event.node, event.nic if event.action == "link" else None, ("events", i))
         return self
 
     @classmethod
@@ -143,55 +140,39 @@ class Scenario(_Strict):
         return self.clocks.get(node, NodeClocks())
 
 
+def _misplaced(message: str, *place: str | int) -> PydanticCustomError:
+    """An error of the whole scenario that knows its place in it."""
+    return PydanticCustomError("rankclock", message.replace("{", "{{").replace("}", "}}"), {"place": place})
+
+
+def _check_interface(nics: dict[str, set[str]], node: str, nic: str | None, place: tuple[str | int, ...]) -> None:
+    if node not in nics:
+        raise _misplaced(f"the cluster has no node {node!r}", *place, "node")
+    if nic is not None and nic not in nics[node]:
+        raise _misplaced(f"node {node!r} has no interface {nic!r}", *place)
+
+
 def load_scenario(path: Path | str) -> Scenario:
     """Reads a scenario file. Raises UserError with file and line."""
-    path = Path(path)
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise UserError(f"{path}: {size} bytes; a scenario has at most {MAX_BYTES}")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from error
-    return parse_scenario(text, name=str(path))
+    return parse_scenario(read_text_file(Path(path), "lab scenario", MAX_BYTES), name=str(path))
 
 
 def parse_scenario(text: str, *, name: str) -> Scenario:
     """A scenario from YAML text; `name` stands for it in messages. Raises UserError."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
     try:
-        document = YAML(typ="rt").load(text)
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UserError(f"{name}:{line}: not YAML: {error.problem or error.context}") from error
-    except (YAMLError, RecursionError, ValueError) as error:
-        raise UserError(f"{name}: not YAML: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(document, dict):
-        raise UserError(f"{name}:1: a scenario is a mapping with `schema: rankclock-lab/1`")
+        tree = parse_yaml(text)
+    except YamlError as error:
+        raise UserError(f"{name}:{error.line}: {error}") from None
+    schema = tree.plain.get("schema") if isinstance(tree.plain, dict) else None
+    if schema != SCHEMA:
+        line = tree.line_of(("schema",)) if isinstance(tree.plain, dict) else tree.line
+        raise UserError(f"{name}:{line}: a lab scenario starts with 'schema: {SCHEMA}', found {str(schema)[:60]!r}")
+    cluster = parse_cluster(text, name)  # says what is wrong with a cluster better than a model inside a model
     try:
-        return Scenario.model_validate(document)
+        return Scenario.model_validate({**tree.plain, "cluster": cluster})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise UserError(
-            f"{name}:{_line_of(document, first['loc'])}: {where + ': ' if where else ''}{message}"
-        ) from error
-
-
-def _line_of(document: Any, location: tuple[int | str, ...]) -> int:
-    """The line at which the deepest part of a location stands, as far as the document has it."""
-    line = 1
-    value: Any = document
-    for part in location:
-        try:
-            lc = value.lc
-            marks = lc.key(part) if hasattr(value, "keys") else lc.item(part)
-            line, value = marks[0] + 1, value[part]
-        except (AttributeError, KeyError, IndexError, TypeError):
-            break
-    return line
+        first = error.errors(include_url=False)[0]
+        place = (*first["loc"], *(first.get("ctx") or {}).get("place", ()))
+        where = ".".join(str(part) for part in place)
+        said = "unknown key" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{name}:{tree.line_of(place)}: {where}: {said}") from None

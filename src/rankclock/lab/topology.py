@@ -17,7 +17,7 @@ from rankclock.cluster.model import Cluster, Nic, Node, NodeKind
 from rankclock.lab.clock import drift_q48
 from rankclock.lab.scenario import ClockSpec, LinkSettings, Scenario
 
-__all__ = ["Port", "ports_of", "spec_of", "ways_of"]
+__all__ = ["Port", "ports_of", "settings_of", "spec_of", "ways_of"]
 
 RAW_APART_NS = 1000 * 10**9
 """Nodes' CLOCK_MONOTONIC_RAW are this far apart, as on machines booted at different times: mixing two up shows."""
@@ -61,7 +61,7 @@ def ports_of(scenario: Scenario) -> tuple[Port, ...]:
     return tuple(ports)
 
 
-def spec_of(scenario: Scenario, *, tied: bool) -> dict[str, Any]:
+def spec_of(scenario: Scenario, *, tied: bool, die_with_parent: bool) -> dict[str, Any]:
     """Everything that the lab's first process needs, as one JSON object."""
     cluster = scenario.cluster
     ports = ports_of(scenario)
@@ -69,6 +69,7 @@ def spec_of(scenario: Scenario, *, tied: bool) -> dict[str, Any]:
     hosts = _hosts(cluster)
     return {
         "tied": tied,
+        "die_with_parent": die_with_parent,
         "cables": [end for port in ports if port.cable for end in (port.inner, port.outer)],
         "ways": [value for port in ports if port.cable for value in ways_of(_settings(scenario, port))],
         "ip": [*_bridge_lines(cluster), *(line for port in ports for line in _port_lines(port))],
@@ -95,6 +96,14 @@ def ways_of(settings: LinkSettings) -> list[int]:
         delay_ns = settings.delay_ns + sign * settings.asymmetry_ns // 2
         way += [delay_ns, settings.jitter_ns, round(settings.loss * 1_000_000), 0]
     return way
+
+
+def settings_of(ways: list[int]) -> LinkSettings:
+    """The inverse of `ways_of`."""
+    out_ns, jitter_ns, loss_ppm, _, in_ns, *_ = ways
+    return LinkSettings(
+        delay_ns=(out_ns + in_ns) // 2, asymmetry_ns=out_ns - in_ns, jitter_ns=jitter_ns, loss=loss_ppm / 1_000_000
+    )
 
 
 def _settings(scenario: Scenario, port: Port) -> LinkSettings:
