@@ -129,7 +129,7 @@ class VirtualClock:
         self._ring = ring
         self._published = memoryview(self._map)[8:16].cast("Q")
         self._anchor = ctypes.c_char.from_buffer(self._map)
-        self._state = ctypes.addressof(self._anchor)
+        self.address = ctypes.addressof(self._anchor)  # of the mapped state, for the library
 
     # ---- reading ----
 
@@ -193,21 +193,21 @@ class VirtualClock:
 
     def step_ns(self, by_ns: int) -> None:
         """Moves CLOCK_REALTIME (or the PHC) at once; the node's kernel and daemons are not told."""
-        self._library.vc_step(self._state, by_ns)
+        self._library.vc_step(self.address, by_ns)
 
     def set_real_ns(self, real_ns: int) -> None:
         """Sets the clock as `clock_settime` does."""
-        self._library.vc_set_real(self._state, real_ns)
+        self._library.vc_set_real(self.address, real_ns)
 
     def set_drift_ppb(self, drift_ppb: float) -> None:
         """From now on the oscillator is `drift_ppb` fast (negative: slow) against the host's."""
         if not abs(drift_ppb) < 1e8:
             raise HostError(f"{self.name}: an oscillator error of {drift_ppb} ppb: less than 100,000,000 is possible")
-        self._library.vc_set_oscillator(self._state, drift_q48(drift_ppb))
+        self._library.vc_set_oscillator(self.address, drift_q48(drift_ppb))
 
     def set_frozen(self, frozen: bool) -> None:
         """A fault of a PHC: its counter stands still."""
-        self._library.vc_set_frozen(self._state, int(frozen))
+        self._library.vc_set_frozen(self.address, int(frozen))
 
     def set_lost_tx(self, lost: bool) -> None:
         """A fault of a PHC: hardware transmit stamps never come."""

@@ -119,6 +119,7 @@ int64_t vc_host_ns(void);                  /* the host's CLOCK_MONOTONIC */
 int64_t vc_host_of_kernel_stamp(int64_t ns); /* the host instant of a host CLOCK_REALTIME stamp */
 int64_t vc_host_realtime_minus_monotonic(void);
 void vc_segment_at(struct vc_state *s, int64_t host_ns, struct vc_segment *out);
+void vc_read(struct vc_state *s, int64_t host_ns, int64_t out[3]);
 void vc_set_real(struct vc_state *s, int64_t real_ns);
 void vc_step(struct vc_state *s, int64_t by_ns);
 void vc_set_oscillator(struct vc_state *s, int64_t osc_q48);

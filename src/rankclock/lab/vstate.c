@@ -73,6 +73,15 @@ void vc_segment_at(struct vc_state *s, int64_t host_ns, struct vc_segment *out) 
   } while (atomic_load_explicit(&s->published, memory_order_relaxed) != published);
 }
 
+/* REALTIME, MONOTONIC and RAW at a host instant: for the test that compares the harness's arithmetic with ours. */
+void vc_read(struct vc_state *s, int64_t host_ns, int64_t out[3]) {
+  struct vc_segment g;
+  vc_segment_at(s, host_ns, &g);
+  out[0] = vc_real(&g, host_ns);
+  out[1] = vc_mono(&g, host_ns);
+  out[2] = vc_raw(&g, host_ns);
+}
+
 static void set_rate(const struct vc_state *s, struct vc_segment *g) {
   if (s->frozen) {
     g->mono_q48 = -ONE_Q48;
@@ -92,7 +101,7 @@ static struct vc_segment rebased(const struct vc_segment *g, int64_t host_ns) {
   r.raw_frac = vc_line_frac(g->raw_frac, g->osc_q48, elapsed);
   r.mono0_ns = vc_mono(g, host_ns);
   r.mono_frac = vc_line_frac(g->mono_frac, g->mono_q48, elapsed);
-  r.left_ns = g->left_ns - (int64_t)(((__int128)elapsed * g->slew_q48) >> 48);
+  r.left_ns = g->left_ns - (int64_t)(((__int128)elapsed * g->slew_q48 + ONE_Q48 / 2) >> 48);
   return r;
 }
 
@@ -117,7 +126,7 @@ static unsigned plan_slew(struct vc_state *s, struct vc_segment *plan) {
     double period_s = fmax(1, ldexp(1, (int)(SHIFT_PLL + s->constant)) / 32);
     for (; n < PLAN_MAX - 1 && plan[n].left_ns != 0; n++) {
       double give_ns = (double)plan[n].left_ns * (1 - pow(keep, period_s));
-      plan[n].slew_q48 = (int64_t)(give_ns / (period_s * 1e9) * (double)ONE_Q48);
+      plan[n].slew_q48 = llround(give_ns / (period_s * 1e9) * (double)ONE_Q48);
       set_rate(s, &plan[n]);
       if (plan[n].slew_q48 == 0) break;
       plan[n + 1] = rebased(&plan[n], plan[n].host0_ns + (int64_t)(period_s * 1e9));
