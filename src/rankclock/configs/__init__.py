@@ -1,0 +1,1 @@
+"""A plan to configuration files, and what each daemon version accepts. Pure."""

@@ -1,0 +1,1 @@
+"""Facts to decision to roles to error budget, each explaining itself. Pure."""
