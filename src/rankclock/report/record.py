@@ -164,8 +164,8 @@ class Event:
 class Takeover:
     """A source of time was killed. new and taken_over_s are None where nobody took over before the run ended.
 
-    taken_over_s: when the last node followed `new`. paths: the clocks around the kill, as densely as they were sampled;
-    empty where the run's own series are all there is.
+    taken_over_s: when the last node followed `new`. paths: the clocks around the kill, where they were sampled more
+    densely than in the run's own series (never copies of those samples: they would count twice); empty where not.
     """
 
     killed_s: float

@@ -1,0 +1,139 @@
+"""What the page's plots draw: compact columns a node, thinned where there are too many samples, nothing made up.
+
+Decides which samples are drawn and on which scale. Refuses to connect over a stretch where nothing was measured: such
+stretches are given as spans to be marked as unknown. The drawing itself is templates/report.js.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rankclock.report.record import RunRecord, Sample, Series
+from rankclock.report.summary import percentile, takeover_window
+from rankclock.timebase import Offset
+
+__all__ = ["DRAWN_SAMPLES", "compressed_core_ns", "offset_panels", "takeover_panels"]
+
+DRAWN_SAMPLES = 900
+"""Samples a panel: about one for each of its pixels; more would only make the file larger."""
+
+
+def offset_panels(record: RunRecord) -> list[dict[str, Any]]:
+    """One panel a node: its offset from the run's reference over the whole run."""
+    return [_panel(series, 0.0) for series in _main_series(record)]
+
+
+def takeover_panels(record: RunRecord) -> list[dict[str, Any]]:
+    """One panel a node around the kill; times count from it. Empty where nothing was killed."""
+    window = takeover_window(record)
+    if record.takeover is None or window is None:
+        return []
+    panels = []
+    for series in record.takeover.paths or _main_series(record):
+        near = tuple(sample for sample in series.samples if window[0] <= sample.t_s <= window[1])
+        if near:
+            cut = Series(node=series.node, reference=series.reference, samples=near)
+            panels.append(_panel(cut, record.takeover.killed_s))
+    return panels
+
+
+def compressed_core_ns(panels: list[dict[str, Any]]) -> int:
+    """Up to where the compressed scale is linear: 1, 2 or 5 times a power of ten, at least 100 ns.
+
+    A usual node spends 85 % of the run inside it (bound included), so that its band is seen there.
+    """
+    usual_ns: list[int] = []
+    for panel in panels:
+        ends_ns = zip(panel["measured"]["lo"], panel["measured"]["hi"], strict=True)
+        usual_ns.append(percentile((max(-lo_ns, hi_ns) for lo_ns, hi_ns in ends_ns if lo_ns is not None), 85) or 0)
+    goal_ns, power_ns = percentile(usual_ns, 50) or 0, 100
+    while power_ns * 10 < goal_ns:
+        power_ns *= 10
+    return next((digit * power_ns for digit in (1, 2, 5) if digit * power_ns >= goal_ns), power_ns * 10)
+
+
+def _main_series(record: RunRecord) -> list[Series]:
+    """A series a node: the one against the run's reference, or else its longest."""
+    chosen: dict[str, Series] = {}
+    for series in record.series:
+        held = chosen.get(series.node)
+        if held is None or _rank(series, record.reference) > _rank(held, record.reference):
+            chosen[series.node] = series
+    return list(chosen.values())
+
+
+def _rank(series: Series, reference: str) -> tuple[bool, int]:
+    return series.reference == reference, len(series.samples)
+
+
+def _panel(series: Series, zero_s: float) -> dict[str, Any]:
+    methods = Counter(sample.measured.method for sample in series.samples if sample.measured.known)
+    method = methods.most_common(1)[0][0] if methods else ""
+    drawable = [s for s in series.samples if s.measured.method == method or not s.measured.known]
+    drawn = _thinned(drawable)
+    return {
+        "node": series.node,
+        "reference": series.reference,
+        "method": method,
+        "drawn": len(drawn),
+        "samples": len(series.samples),
+        "unknown": _unknown_spans(drawable, zero_s),
+        "t": [round(sample.t_s - zero_s, 3) for sample in drawn],
+        "measured": _columns([sample.measured for sample in drawn]),
+        "claimed": _columns([sample.claimed for sample in drawn]),
+        "claims_reference": [int(sample.claimed.reference == series.reference) for sample in drawn],
+        "true": [sample.true_ns for sample in drawn],
+        "missed": [int(_missed(sample)) for sample in drawn],
+    }
+
+
+def _columns(offsets: list[Offset]) -> dict[str, Any]:
+    words = sorted({_hover(offset) for offset in offsets})
+    index = {word: number for number, word in enumerate(words)}
+    return {
+        "estimate": [offset.estimate_ns for offset in offsets],
+        "lo": [offset.lo_ns for offset in offsets],
+        "hi": [offset.hi_ns for offset in offsets],
+        "age": [offset.age_ns for offset in offsets],
+        "words": words,
+        "word": [index[_hover(offset)] for offset in offsets],
+    }
+
+
+def _hover(offset: Offset) -> str:
+    return offset.unknown_why or f"against {offset.reference}, {offset.method}"
+
+
+def _missed(sample: Sample) -> bool:
+    return sample.true_ns is not None and not sample.measured.contains(sample.true_ns)
+
+
+def _thinned(samples: list[Sample]) -> list[Sample]:
+    """At most DRAWN_SAMPLES: of each stretch the sample farthest from zero, and every bound that missed the truth."""
+    if len(samples) <= DRAWN_SAMPLES:
+        return samples
+    kept: list[Sample] = []
+    for number in range(DRAWN_SAMPLES):
+        start, end = (len(samples) * edge // DRAWN_SAMPLES for edge in (number, number + 1))
+        stretch = samples[start:end]
+        farthest = max(stretch, key=lambda sample: abs(sample.measured.estimate_ns or 0))
+        kept.extend(sample for sample in stretch if sample is farthest or _missed(sample))
+    return kept
+
+
+def _unknown_spans(samples: list[Sample], zero_s: float) -> list[list[float]]:
+    """[from, to] of each stretch in which nothing was measured, to the samples on either side of it."""
+    spans: list[list[float]] = []
+    last_s = samples[0].t_s if samples else 0.0
+    inside = False
+    for sample in samples:
+        if not sample.measured.known:
+            if not inside:
+                spans.append([round(last_s - zero_s, 3), round(sample.t_s - zero_s, 3)])
+            inside = True
+        if inside:
+            spans[-1][1] = round(sample.t_s - zero_s, 3)
+        inside = inside and not sample.measured.known
+        last_s = sample.t_s
+    return spans
