@@ -1,0 +1,290 @@
+"""Which scheme the cluster should use, as a list of questions: answer, evidence, threshold, what would change it.
+
+The tree asks: provider's time? small? network stable? accuracy below a millisecond? Ethernet everywhere? hardware
+stamps everywhere? a PTP path to every rack? It goes to PTP only by yes after yes; an unknown answer leads to NTP.
+What the owner asked for is done where it can be, and the tree's own choice is still stated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rankclock.cluster.model import NetworkKind, Pace, Protocol
+from rankclock.planning.budget import FIGURES, PHC2SYS_BOUND_NS
+from rankclock.planning.model import Answer, Decision, Expectation, Question, Scheme
+from rankclock.planning.ptp_roles import PtpTree
+from rankclock.planning.survey import Survey, names
+from rankclock.timebase import format_span_ns
+
+__all__ = ["decide"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Branch:
+    """Which answer ends the tree at NTP, and with what reason."""
+
+    question: Question
+    ends_here: bool
+    reason: str
+
+
+def decide(survey: Survey, asked: Protocol, hardware: PtpTree, software: PtpTree) -> Decision:
+    """Ask every question in order; the first that ends the tree decides, the rest are not asked."""
+    expectations = _expectations(survey, hardware, software)
+    questions: list[Question] = []
+    reason, tree_scheme = "every question on the way to PTP was answered with yes", Scheme.PTP_HARDWARE
+    steps: tuple[Callable[[], _Branch], ...] = (
+        lambda: _nodes(survey),
+        lambda: _cloud(survey),
+        lambda: _small(survey, expectations[0]),
+        lambda: _stable(survey),
+        lambda: _need(survey),
+        lambda: _ethernet(survey),
+        lambda: _hardware(survey),
+        lambda: _path(hardware),
+    )
+    for step in steps:
+        branch = step()
+        questions.append(branch.question)
+        if branch.ends_here:
+            reason, tree_scheme = branch.reason, Scheme.NTP
+            break
+    scheme: Scheme | None = tree_scheme
+    chosen_by = "tree"
+    if asked is not Protocol.AUTO:
+        scheme, asked_reason = _asked_for(asked, hardware, software)
+        agreed = scheme is not None and scheme.protocol == tree_scheme.protocol
+        reason = f"{asked_reason}; the questions alone lead to {tree_scheme.protocol}" + (
+            " too" if agreed else f": {reason}"
+        )
+        chosen_by = "owner"
+    return Decision(
+        scheme=scheme,
+        chosen_by=chosen_by,
+        tree_scheme=tree_scheme,
+        reason=reason,
+        questions=tuple(questions),
+        expectations=expectations,
+        excluded=tuple(survey.excluded),
+    )
+
+
+def _asked_for(asked: Protocol, hardware: PtpTree, software: PtpTree) -> tuple[Scheme | None, str]:
+    if asked is Protocol.NTP:
+        return Scheme.NTP, "NTP was asked for"
+    if hardware.masters and (hardware.ordinary or hardware.boundaries):
+        return Scheme.PTP_HARDWARE, "PTP was asked for, and there are hardware stamps from a grandmaster on"
+    if software.masters and (software.ordinary or software.boundaries):
+        return Scheme.PTP_SOFTWARE, "PTP was asked for, and only software stamps are there"
+    return None, "PTP was asked for, and no grandmaster reaches anybody with stamps that are known to be there"
+
+
+def _nodes(survey: Survey) -> _Branch:
+    excluded = survey.excluded
+    evidence = tuple(f"{name}: {why}" for name, why in list(excluded.items())[:3]) or (
+        "no container without CAP_SYS_TIME",
+    )
+    without = [node.name for node in survey.planned if node.name not in survey.facts]
+    if without:
+        evidence = (*evidence, f"no facts of {names(without)}")
+    question = Question(
+        key="nodes",
+        question="Does every machine in the list have a clock of its own?",
+        answer=Answer.NO if excluded else Answer.UNKNOWN if without else Answer.YES,
+        evidence=evidence,
+        threshold=None,
+        would_change="containers that run with CAP_SYS_TIME, or their hosts in the list instead",
+        leads_to=f"{names(list(excluded))} left out" if excluded else "all are planned",
+    )
+    return _Branch(question=question, ends_here=False, reason="")
+
+
+def _cloud(survey: Survey) -> _Branch:
+    question = Question(
+        key="cloud",
+        question="Are the machines a cloud provider's?",
+        answer=Answer.YES if survey.in_cloud else Answer.NO,
+        evidence=survey.cloud_evidence or ("neither the cluster file nor the facts name a provider",),
+        threshold=None,
+        would_change="machines of your own: network.kind other than cloud and facts that name no provider",
+        leads_to="the provider's own time by NTP" if survey.in_cloud else "next question",
+    )
+    reason = "a provider's virtual NICs carry no PTP, and its own time service is one hop away"
+    return _Branch(question=question, ends_here=survey.in_cloud, reason=reason)
+
+
+def _small(survey: Survey, ntp: Expectation) -> _Branch:
+    count, limit = len(survey.training), survey.settings.small_cluster_nodes
+    small, enough = count < limit, ntp.bound_ns <= survey.cluster.require.accuracy_ns
+    asked = format_span_ns(survey.cluster.require.accuracy_ns)
+    evidence = [f"{count} training nodes"]
+    if small:
+        evidence.append(f"NTP keeps two nodes within {format_span_ns(ntp.bound_ns)}, {asked} is asked for")
+    question = Question(
+        key="small",
+        question="Is the cluster small, so that NTP with a local server does?",
+        answer=Answer.YES if small and enough else Answer.NO,
+        evidence=tuple(evidence),
+        threshold=f"small_cluster_nodes = {limit}",
+        would_change=f"{limit} training nodes or more, or an accuracy below {format_span_ns(ntp.bound_ns)}",
+        leads_to="NTP with a local server" if small and enough else "next question",
+    )
+    reason = f"{count} nodes are fewer than {limit}, and NTP with a local server is accurate enough for {asked}"
+    return _Branch(question=question, ends_here=small and enough, reason=reason)
+
+
+def _stable(survey: Survey) -> _Branch:
+    stable = survey.cluster.network.stable
+    question = Question(
+        key="stable",
+        question="Is the network stable?",
+        answer=Answer.YES if stable else Answer.NO,
+        evidence=(f"the cluster file says network.stable: {str(stable).lower()}",),
+        threshold=None,
+        would_change=f"network.stable: {str(not stable).lower()}",
+        leads_to="next question" if stable else "NTP with a local reference",
+    )
+    reason = "on an unstable network chrony's filtering of bad samples is worth more than PTP's rate"
+    return _Branch(question=question, ends_here=not stable, reason=reason)
+
+
+def _need(survey: Survey) -> _Branch:
+    asked_ns, limit_ns = survey.cluster.require.accuracy_ns, survey.settings.ntp_suffices_ns
+    below = asked_ns < limit_ns
+    question = Question(
+        key="need",
+        question="Is an accuracy below what tuned NTP always reaches needed?",
+        answer=Answer.YES if below else Answer.NO,
+        evidence=(f"require.accuracy is {format_span_ns(asked_ns)}",),
+        threshold=f"ntp_suffices_ns = {limit_ns}",
+        would_change=f"an accuracy of {format_span_ns(limit_ns)} or more" if below else "a smaller accuracy",
+        leads_to="next question" if below else "tuned NTP",
+    )
+    reason = f"{format_span_ns(asked_ns)} is reached by tuned NTP"
+    return _Branch(question=question, ends_here=not below, reason=reason)
+
+
+def _ethernet(survey: Survey) -> _Branch:
+    without = [
+        node.name
+        for node in survey.planned
+        if all("InfiniBand" in nic.why or "link type" in nic.why for nic in survey.nics[node.name])
+    ]
+    no_nics = [node.name for node in survey.planned if not survey.nics[node.name]]
+    without = [name for name in without if name not in set(no_nics)]
+    unseen_ib = survey.cluster.network.kind is NetworkKind.INFINIBAND and not without and not survey.facts
+    if without:
+        answer, evidence = Answer.NO, (f"{names(without)}: only InfiniBand or other links that carry no PTP",)
+    elif no_nics or unseen_ib:
+        answer = Answer.UNKNOWN
+        evidence = (
+            (f"{names(no_nics)}: no NICs in the cluster file",)
+            if no_nics
+            else ("InfiniBand, and no facts of the NICs",)
+        )
+    else:
+        answer, evidence = Answer.YES, ("every node has a NIC that is not known to be anything but Ethernet",)
+    question = Question(
+        key="ethernet",
+        question="Does every node have an Ethernet (or RoCE) port for PTP?",
+        answer=answer,
+        evidence=evidence,
+        threshold=None,
+        would_change="an Ethernet port on each node, named under nics: and joined by switches",
+        leads_to="next question" if answer is Answer.YES else "NTP",
+    )
+    reason = f"PTP needs an Ethernet port on every node: {evidence[0]}"
+    return _Branch(question=question, ends_here=answer is not Answer.YES, reason=reason)
+
+
+def _hardware(survey: Survey) -> _Branch:
+    groups: dict[bool | None, list[str]] = {True: [], False: [], None: []}
+    reasons: dict[bool | None, str] = {}
+    for node in survey.planned:
+        seen = {nic.hardware: nic.why for nic in survey.nics[node.name]}
+        verdict = True if True in seen else None if None in seen else False
+        groups[verdict].append(node.name)
+        reasons.setdefault(verdict, seen.get(verdict, "no NIC in the cluster file"))
+    evidence = tuple(
+        f"{names(groups[verdict])}: {word} ({reasons[verdict]})"
+        for verdict, word in ((True, "yes"), (False, "no"), (None, "unknown"))
+        if groups[verdict]
+    )
+    answer = Answer.NO if groups[False] else Answer.UNKNOWN if groups[None] else Answer.YES
+    question = Question(
+        key="hardware",
+        question="Does every node have a NIC with hardware time stamps and a clock (PHC)?",
+        answer=answer,
+        evidence=evidence,
+        threshold=None,
+        would_change="such a NIC on every node, shown by its facts (rankclock probe) or declared (stamps: hardware)",
+        leads_to="next question" if answer is Answer.YES else "NTP: chrony",
+    )
+    lacking = groups[False] or groups[None]
+    word = "have no PHC" if groups[False] else "are not known to have a PHC"
+    reason = (
+        f"{names(lacking)} {word}: with software stamps chrony and ptp4l reach the same order of accuracy, "
+        "and chrony has fewer parts and filters bad sources"
+    )
+    return _Branch(question=question, ends_here=answer is not Answer.YES, reason=reason)
+
+
+def _path(tree: PtpTree) -> _Branch:
+    gone = tuple(tree.left_out)
+    good = tree.complete
+    if good:
+        count = len(tree.boundaries)
+        masters = names([node.name for node, _ in tree.masters])
+        evidence: tuple[str, ...] = (f"{masters} reach every node through {count} boundary clock{'s' * (count != 1)}",)
+    elif not tree.masters:
+        evidence = ("no node can be grandmaster",)
+    else:
+        evidence = tuple(f"{name}: {tree.left_out[name]}" for name in gone[:3])
+    question = Question(
+        key="path",
+        question="Does PTP reach every node from the grandmaster?",
+        answer=Answer.YES if good else Answer.NO,
+        evidence=evidence,
+        threshold=None,
+        would_change="a switch or host with PTP ports in both segments where a rack is cut off",
+        leads_to="PTP with hardware stamps" if good else "NTP: chrony",
+    )
+    return _Branch(question=question, ends_here=not good, reason=f"PTP does not reach every node: {evidence[0]}")
+
+
+def _expectations(survey: Survey, hardware: PtpTree, software: PtpTree) -> tuple[Expectation, ...]:
+    """NTP first. Two nodes below one server or rack apart: the bounds of both add up."""
+    pace: Pace = survey.cluster.pace
+    factor = survey.settings.rms_to_bound
+    chrony = FIGURES["chrony", pace]
+    emulated = any(nic.emulated for nics in survey.nics.values() for nic in nics)
+    stamps = FIGURES["ptp-emulated" if emulated else "ptp-hardware"]
+    soft = FIGURES["ptp-software"]
+    hard_typical = math.isqrt(stamps.second_ns**2 + (PHC2SYS_BOUND_NS // factor) ** 2)
+
+    def two(typical_ns: int, bound_ns: int) -> tuple[int, int]:
+        return int(typical_ns * 1.41), 2 * bound_ns
+
+    rows = (
+        (Scheme.NTP, Answer.YES, *two(chrony.adds_ns(2), factor * chrony.adds_ns(2)), chrony.source),
+        (
+            Scheme.PTP_HARDWARE,
+            _possible(hardware),
+            *two(hard_typical, factor * stamps.second_ns + PHC2SYS_BOUND_NS),
+            f"{stamps.source}; phc2sys within about 1 µs",
+        ),
+        (Scheme.PTP_SOFTWARE, _possible(software), *two(soft.second_ns, factor * soft.second_ns), soft.source),
+    )
+    return tuple(
+        Expectation(scheme=scheme, possible=possible, typical_ns=typical_ns, bound_ns=bound_ns, source=source)
+        for scheme, possible, typical_ns, bound_ns, source in rows
+    )
+
+
+def _possible(tree: PtpTree) -> Answer:
+    if tree.complete:
+        return Answer.YES
+    unknown = any("no facts" in why or "could not be seen" in why for why in tree.left_out.values())
+    return Answer.UNKNOWN if unknown else Answer.NO

@@ -1,0 +1,101 @@
+"""The plan: decision, roles, budgets against the accuracy asked for, and what is refused. Pure and deterministic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rankclock.cluster.facts import Facts
+from rankclock.cluster.model import Cluster, NodeKind, Protocol
+from rankclock.planning.budget import reach_of
+from rankclock.planning.decide import decide
+from rankclock.planning.model import NodeRole, Plan, Reach, Refusal, Scheme
+from rankclock.planning.ntp_roles import Layout, ntp_layout
+from rankclock.planning.ptp_roles import PtpTree, ptp_layout, ptp_tree
+from rankclock.planning.settings import DEFAULT_SETTINGS, Settings
+from rankclock.planning.survey import Survey, survey
+from rankclock.timebase import format_span_ns
+
+__all__ = ["Plan", "make_plan"]
+
+
+def make_plan(
+    cluster: Cluster,
+    facts: Mapping[str, Facts] | None = None,
+    protocol: Protocol | str | None = None,
+    settings: Settings = DEFAULT_SETTINGS,
+) -> Plan:
+    """Plan the cluster's time. `protocol` overrides what the cluster file asks for. Refusals are values."""
+    seen = survey(cluster, facts or {}, settings)
+    asked = Protocol(protocol) if protocol is not None else cluster.protocol
+    hardware, software = ptp_tree(seen, Scheme.PTP_HARDWARE), ptp_tree(seen, Scheme.PTP_SOFTWARE)
+    decision = decide(seen, asked, hardware, software)
+    layout = _layout(seen, decision.scheme, hardware, software)
+    pair, bound_ns, typical_ns = _worst_pair(seen, layout.roles)
+    accuracy_ns = cluster.require.accuracy_ns
+    reach = reach_of(bound_ns, typical_ns, accuracy_ns) if layout.roles else Reach.NO
+    refused = [*_missing_nics(seen), *seen.refused_sources, *layout.refused]
+    if reach is Reach.NO and layout.roles and typical_ns is not None:
+        refused.append(_out_of_reach(decision.scheme, accuracy_ns, typical_ns))
+    return Plan(
+        cluster=cluster.name,
+        scheme=decision.scheme if layout.roles else None,
+        decision=decision,
+        roles=layout.roles,
+        refused=tuple(refused),
+        accuracy_ns=accuracy_ns,
+        worst_pair=pair,
+        worst_pair_ns=bound_ns,
+        worst_pair_typical_ns=typical_ns,
+        reach=reach,
+        notes=layout.notes,
+    )
+
+
+def _layout(seen: Survey, scheme: Scheme | None, hardware: PtpTree, software: PtpTree) -> Layout:
+    if not seen.planned:
+        reason = "no node is left to plan: all are references or containers without CAP_SYS_TIME"
+        return Layout(roles={}, refused=(Refusal(subject="the plan", reason=reason, do="list the hosts"),))
+    if scheme is None:
+        whys = list(hardware.left_out.items())
+        shown = "; ".join(f"{name}: {why}" for name, why in whys[:3])
+        refusal = Refusal(
+            subject="the plan",
+            reason=f"PTP was asked for, and no grandmaster reaches anybody with stamps known to be there ({shown})",
+            do="collect facts (rankclock probe), declare stamps: on the NICs, or use --protocol ntp",
+        )
+        return Layout(roles={}, refused=(refusal,))
+    if scheme is Scheme.NTP:
+        return ntp_layout(seen)
+    return ptp_layout(seen, hardware if scheme is Scheme.PTP_HARDWARE else software)
+
+
+def _worst_pair(seen: Survey, roles: Mapping[str, NodeRole]) -> tuple[tuple[str, str] | None, int | None, int | None]:
+    """The two training nodes that may be farthest apart: bounds add up, typical errors as squares."""
+    budgets = [(node.name, roles[node.name].budget) for node in seen.training if node.name in roles]
+    if len(budgets) < 2:
+        return None, 0 if budgets else None, 0 if budgets else None
+    unknown = [name for name, budget in budgets if budget.in_cluster_ns is None]
+    if unknown:
+        other = next(name for name, _ in budgets if name != unknown[0])
+        return (unknown[0], other), None, None
+    worst = sorted(budgets, key=lambda item: item[1].in_cluster_ns or 0, reverse=True)[:2]
+    typical = [budget.in_cluster_typical_ns or 0 for _, budget in worst]
+    bound_ns = sum(budget.in_cluster_ns or 0 for _, budget in worst)
+    return (worst[0][0], worst[1][0]), bound_ns, int((typical[0] ** 2 + typical[1] ** 2) ** 0.5)
+
+
+def _missing_nics(seen: Survey) -> list[Refusal]:
+    return [
+        Refusal(subject=name, reason=nic.why, do="correct the interface's name in the cluster file")
+        for name, nics in seen.nics.items()
+        for nic in nics
+        if nic.missing and seen.cluster.node(name).kind is not NodeKind.SOURCE
+    ]
+
+
+def _out_of_reach(scheme: Scheme | None, accuracy_ns: int, typical_ns: int) -> Refusal:
+    reason = (
+        f"two nodes within {format_span_ns(accuracy_ns)} are asked for, and {scheme} typically keeps them within "
+        f"{format_span_ns(typical_ns)}"
+    )
+    return Refusal(subject="the accuracy", reason=reason, do="ask for less, or see what would change the decision")
