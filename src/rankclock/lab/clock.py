@@ -48,7 +48,7 @@ class Segment:
     freq: int
     tick: int
     slew_q48: int
-    left_ns: int
+    left_q16: int
 
     def raw_ns(self, host_ns: int) -> int:
         """CLOCK_MONOTONIC_RAW of the node at a host instant."""

@@ -43,7 +43,7 @@ struct vc_segment {
   int64_t freq;      /* as adjtimex gives it: ppm * 65536 */
   int64_t tick;      /* us a tick, 10000 is nominal */
   int64_t slew_q48;  /* what adjtime() or the kernel PLL adds to the rate of MONOTONIC (contained in mono_q48) */
-  int64_t left_ns;   /* what they have still to add, at host0 */
+  int64_t left_q16;  /* what they have still to add, at host0: ns * 2^16 */
   int64_t spare[4];
 };
 

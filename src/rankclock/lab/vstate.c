@@ -25,6 +25,7 @@
 #define SHIFT_PLL 2               /* Linux kernel/time/ntp.c */
 #define MAX_FREQ (500LL << 16)
 #define MAX_PHASE_NS 500000000LL
+#define MAX_ADJTIME_NS (2145 * NS_PER_S) /* what glibc takes */
 #define PHASE_LIMIT_US 16000000LL /* maxerror at which Linux calls the clock unsynchronised */
 #define READ_ONLY_STATUS \
   (STA_PPSSIGNAL | STA_PPSJITTER | STA_PPSWANDER | STA_PPSERROR | STA_CLOCKERR | STA_NANO | STA_MODE | STA_CLK)
@@ -101,7 +102,7 @@ static struct vc_segment rebased(const struct vc_segment *g, int64_t host_ns) {
   r.raw_frac = vc_line_frac(g->raw_frac, g->osc_q48, elapsed);
   r.mono0_ns = vc_mono(g, host_ns);
   r.mono_frac = vc_line_frac(g->mono_frac, g->mono_q48, elapsed);
-  r.left_ns = g->left_ns - (int64_t)(((__int128)elapsed * g->slew_q48 + ONE_Q48 / 2) >> 48);
+  r.left_q16 = g->left_q16 - (int64_t)(((__int128)elapsed * g->slew_q48) >> 32);
   return r;
 }
 
@@ -113,19 +114,19 @@ static int64_t slewed_by_oscillator(int64_t rate_q48, const struct vc_segment *g
  * no process has to be there to do it. Gives the number of segments. */
 static unsigned plan_slew(struct vc_state *s, struct vc_segment *plan) {
   unsigned n = 0;
-  if (plan[0].left_ns == 0 || s->frozen) s->slew_mode = VC_SLEW_NONE;
+  if (plan[0].left_q16 == 0 || s->frozen) s->slew_mode = VC_SLEW_NONE;
   if (s->slew_mode == VC_SLEW_ADJTIME) {
-    int64_t rate = slewed_by_oscillator(plan[0].left_ns > 0 ? ADJTIME_Q48 : -ADJTIME_Q48, &plan[0]);
+    int64_t rate = slewed_by_oscillator(plan[0].left_q16 > 0 ? ADJTIME_Q48 : -ADJTIME_Q48, &plan[0]);
     plan[0].slew_q48 = rate;
     set_rate(s, &plan[0]);
-    plan[1] = rebased(&plan[0], plan[0].host0_ns + (int64_t)(((__int128)plan[0].left_ns << 48) / rate));
+    plan[1] = rebased(&plan[0], plan[0].host0_ns + (int64_t)(((__int128)plan[0].left_q16 << 32) / rate));
     n = 1;
   } else if (s->slew_mode == VC_SLEW_PLL) {
     /* Linux gives offset / 2^(SHIFT_PLL + constant) a second; many such seconds are one segment where it is slow. */
     double keep = 1 - ldexp(1, -(int)(SHIFT_PLL + s->constant));
     double period_s = fmax(1, ldexp(1, (int)(SHIFT_PLL + s->constant)) / 32);
-    for (; n < PLAN_MAX - 1 && plan[n].left_ns != 0; n++) {
-      double give_ns = (double)plan[n].left_ns * (1 - pow(keep, period_s));
+    for (; n < PLAN_MAX - 1 && plan[n].left_q16 != 0; n++) {
+      double give_ns = (double)plan[n].left_q16 / 65536 * (1 - pow(keep, period_s));
       plan[n].slew_q48 = llround(give_ns / (period_s * 1e9) * (double)ONE_Q48);
       set_rate(s, &plan[n]);
       if (plan[n].slew_q48 == 0) break;
@@ -133,7 +134,7 @@ static unsigned plan_slew(struct vc_state *s, struct vc_segment *plan) {
     }
   }
   plan[n].slew_q48 = 0;
-  if (n > 0) plan[n].left_ns = 0;
+  if (n > 0) plan[n].left_q16 = 0;
   set_rate(s, &plan[n]);
   return n + 1;
 }
@@ -186,7 +187,7 @@ static void cancelled(struct vc_state *s, struct change *c) {
 
 /* What Linux forgets when the clock is stepped (ntp_clear). */
 static void stepped(struct vc_state *s, struct vc_segment *g) {
-  g->left_ns = 0;
+  g->left_q16 = 0;
   s->slew_mode = VC_SLEW_NONE;
   s->status |= STA_UNSYNC;
   s->maxerror_us = s->esterror_us = PHASE_LIMIT_US;
@@ -226,12 +227,13 @@ void vc_set_frozen(struct vc_state *s, int frozen) {
 int64_t vc_adjtime(struct vc_state *s, const int64_t *delta_ns) {
   struct change c;
   struct vc_segment *g = change_begin(s, &c);
-  int64_t left_ns = s->slew_mode == VC_SLEW_ADJTIME ? g->left_ns : 0;
+  int64_t left_ns = s->slew_mode == VC_SLEW_ADJTIME ? g->left_q16 / 65536 : 0;
   if (!delta_ns) {
     cancelled(s, &c);
     return left_ns;
   }
-  g->left_ns = *delta_ns;
+  int64_t delta = *delta_ns > MAX_ADJTIME_NS ? MAX_ADJTIME_NS : *delta_ns < -MAX_ADJTIME_NS ? -MAX_ADJTIME_NS : *delta_ns;
+  g->left_q16 = delta * 65536;
   s->slew_mode = VC_SLEW_ADJTIME;
   change_end(s, &c);
   return left_ns;
@@ -250,7 +252,7 @@ static void pll_update(struct vc_state *s, struct vc_segment *g, int64_t offset_
   if (g->freq > MAX_FREQ) g->freq = MAX_FREQ;
   if (g->freq < -MAX_FREQ) g->freq = -MAX_FREQ;
   s->pll_host_ns = g->host0_ns;
-  g->left_ns = offset_ns;
+  g->left_q16 = offset_ns * 65536;
   s->slew_mode = VC_SLEW_PLL;
 }
 
@@ -295,7 +297,7 @@ static void apply_modes(struct vc_state *s, struct vc_segment *g, const struct t
 static void fill(const struct vc_state *s, const struct vc_segment *g, int64_t host_ns, struct timex *tx) {
   int nano = (s->status & STA_NANO) != 0;
   int64_t real_ns = vc_real(g, host_ns);
-  int64_t left_ns = s->slew_mode == VC_SLEW_PLL ? rebased(g, host_ns).left_ns : 0;
+  int64_t left_ns = s->slew_mode == VC_SLEW_PLL ? rebased(g, host_ns).left_q16 / 65536 : 0;
   struct timespec t = timespec_of(real_ns);
   tx->offset = nano ? left_ns : left_ns / 1000;
   tx->freq = g->freq;
