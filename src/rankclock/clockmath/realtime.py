@@ -30,7 +30,7 @@ stretch, then adds a tenth of a reading's width. Where there is less, over what 
 NEAR_NS = 2_000_000
 """The best guess of the lead is the median over the readings within 2 ms: one alone is off by up to half its width."""
 
-NEAR_READINGS = 12
+NEAR_READINGS = 8
 
 PPB = 1_000_000_000
 
@@ -47,11 +47,6 @@ class Reading:
     def width_ns(self) -> int:
         """How long the three reads took: the doubt of the lead."""
         return self.raw_after_ns - self.raw_before_ns
-
-    @property
-    def middle_ns(self) -> int:
-        """The RAW instant at which REALTIME was most likely read."""
-        return (self.raw_before_ns + self.raw_after_ns) // 2
 
     @property
     def lead_lo_ns(self) -> int:
@@ -144,7 +139,11 @@ class RealtimeTrack:
         right = bisect_left(self._after, raw.latest_ns)
         if left < 0 or right >= len(self._readings):
             return None
-        return self._lead_between(min(left, right), max(left, right), raw.earliest_ns, raw.latest_ns)
+        left, right = min(left, right), max(left, right)
+        rates = self._rates_around(left, right)
+        lo_ns, hi_ns = self._hull(left, right, rates, raw.earliest_ns, raw.latest_ns)
+        likely_ns = self._likely(left, right, rates, (raw.earliest_ns + raw.latest_ns) // 2)
+        return Lead(lo_ns=lo_ns, hi_ns=hi_ns, estimate_ns=min(max(likely_ns, lo_ns), hi_ns))
 
     def raw_of(self, real_ns: int, *, window: Stamp) -> Stamp | Untranslated:
         """The RAW instant at which CLOCK_REALTIME read `real_ns`, which causality places inside `window`."""
@@ -159,44 +158,45 @@ class RealtimeTrack:
         last = min(last, bisect_left(self._readings, real_ns + 1, first, last + 1, key=_real))
         earliest_ns = max(window.earliest_ns, self._before[first])
         latest_ns = min(window.latest_ns, self._after[last])
+        rates = self._rates_around(first, last)
         # The second pass starts from an interval as wide as the lead's doubt over the gap, not as the gap.
         for _ in range(2):
             if earliest_ns > latest_ns:
                 break
-            lead = self._lead_between(first, last, earliest_ns, latest_ns)
-            earliest_ns = max(earliest_ns, real_ns - lead.hi_ns)
-            latest_ns = min(latest_ns, real_ns + 1 - lead.lo_ns)
+            lo_ns, hi_ns = self._hull(first, last, rates, earliest_ns, latest_ns)
+            earliest_ns = max(earliest_ns, real_ns - hi_ns)
+            latest_ns = min(latest_ns, real_ns + 1 - lo_ns)
         if earliest_ns > latest_ns:
             return Untranslated(why="CLOCK_REALTIME cannot have read it then: the stamp is of another clock")
-        estimate_ns = real_ns - self._likely(first, last, (earliest_ns + latest_ns) // 2)
+        estimate_ns = real_ns - self._likely(first, last, rates, (earliest_ns + latest_ns) // 2)
         return Stamp(
             earliest_ns=earliest_ns,
             latest_ns=latest_ns,
             estimate_ns=min(max(estimate_ns, earliest_ns), latest_ns),
         )
 
-    def _lead_between(self, left: int, right: int, earliest_ns: int, latest_ns: int) -> Lead:
-        """The hull of the readings left..right, each carried on to [earliest, latest] at the rates seen around them."""
-        rate_lo, rate_hi = self._rates_around(left, right)
+    def _hull(self, left: int, right: int, rates: tuple[int, int], earliest_ns: int, latest_ns: int) -> tuple[int, int]:
+        """(lo, hi) of the lead: the hull of the readings left..right, each carried on to [earliest, latest]."""
         lows_ns, highs_ns = [], []
         for reading in self._readings[left : right + 1]:
             since = (earliest_ns - reading.raw_after_ns, latest_ns - reading.raw_before_ns)
-            moved = [rate * span for rate in (rate_lo, rate_hi) for span in since]
+            moved = [rate * span_ns for rate in rates for span_ns in since]
             lows_ns.append(reading.lead_lo_ns + min(moved) // PPB)
             highs_ns.append(reading.lead_hi_ns - (-max(moved) // PPB))
-        lo_ns, hi_ns = min(lows_ns), max(highs_ns)
-        estimate_ns = self._likely(left, right, (earliest_ns + latest_ns) // 2)
-        return Lead(lo_ns=lo_ns, hi_ns=hi_ns, estimate_ns=min(max(estimate_ns, lo_ns), hi_ns))
+        return min(lows_ns), max(highs_ns)
 
-    def _likely(self, left: int, right: int, at_ns: int) -> int:
+    def _likely(self, left: int, right: int, rates: tuple[int, int], at_ns: int) -> int:
         """The most likely lead at a RAW instant: the median over near readings, carried there at the likely rate."""
-        rate_lo, rate_hi = self._rates_around(left, right)
-        rate = (rate_lo + rate_hi) // 2
+        rate = sum(rates) // 2
         first = max(bisect_left(self._before, at_ns - NEAR_NS), left - NEAR_READINGS)
         end = min(bisect_right(self._before, at_ns + NEAR_NS), right + NEAR_READINGS)
         near = self._readings[first:end] or self._readings[left : right + 1]
         narrowest = sorted(near, key=_width)[:NEAR_READINGS]
-        leads = sorted(one.real_ns - one.middle_ns + rate * (at_ns - one.middle_ns) // PPB for one in narrowest)
+        leads = []
+        for reading in narrowest:
+            middle_ns = (reading.raw_before_ns + reading.raw_after_ns) // 2
+            leads.append(reading.real_ns - middle_ns + rate * (at_ns - middle_ns) // PPB)
+        leads.sort()
         middle = len(leads) // 2
         return leads[middle] if len(leads) % 2 else (leads[middle - 1] + leads[middle]) // 2
 
@@ -218,7 +218,7 @@ class RealtimeTrack:
         ]
         if not stretches:
             return -KERNEL_RATE_LIMIT_PPB, KERNEL_RATE_LIMIT_PPB
-        long_enough = [pair for pair in stretches if _span_ns(pair) >= STRETCH_NS]
+        long_enough = [pair for pair in stretches if _span_ns(pair) >= stretch_ns]
         rates = [_rate_between(*pair) for pair in long_enough or [max(stretches, key=_span_ns)]]
         return min(lo for lo, _ in rates), max(hi for _, hi in rates)
 

@@ -21,16 +21,22 @@ from rankclock.clockmath.exchange import (
 )
 from rankclock.mesh.settings import ProbeSettings
 
-__all__ = ["Burst", "Point", "Probe"]
+__all__ = ["Burst", "Point", "Probe", "limit_doubt_ns"]
+
+WIDTH_SLACK_NS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One complete exchange as an estimate: local - peer in the middle of it, and its round trip."""
+    """One complete exchange as an estimate: local - peer in the middle of it, and its round trip.
+
+    doubt_ns: how much wider the hard interval is than the round trip: the widths of the stamps.
+    """
 
     at_ns: int
     offset_ns: int
     rtt_ns: int
+    doubt_ns: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,23 +104,33 @@ class Burst:
         self.quickest = self._quickest(believed, settings)
 
     def _quickest(self, believed: dict[int, OffsetInterval], settings: ProbeSettings) -> Point | None:
-        """The quickest exchange of an unharmed pair; of any, where no pair came through unharmed."""
+        """The quickest exchange of an unharmed pair; of any, where no pair came through unharmed.
+
+        Only of well-stamped ones: where CLOCK_REALTIME was slewed hard a round trip may look like nothing.
+        """
         if not believed:
             return None
-        least_ns = min(interval.rtt_ns for interval in believed.values())
+        well_stamped = limit_doubt_ns(min(_doubt_ns(interval) for interval in believed.values()))
+        clear = {index: interval for index, interval in believed.items() if _doubt_ns(interval) <= well_stamped}
+        least_ns = min(interval.rtt_ns for interval in clear.values())
         limit_ns = max(settings.spacing_ns, least_ns // 4)
         unharmed = [
             index
-            for index in believed
+            for index in clear
             if (index ^ 1) in believed and self._spacing_kept(index & ~1, (index & ~1) + 1, limit_ns)
         ]
-        candidates: Iterable[int] = unharmed or believed
+        candidates: Iterable[int] = unharmed or clear
         index = min(candidates, key=lambda index: believed[index].rtt_ns)
         probe, interval = self.probes[index], believed[index]
         assert probe.departed is not None
         assert probe.returned is not None
         middle_ns = (probe.departed.earliest_ns + probe.returned.latest_ns) // 2
-        return Point(at_ns=middle_ns, offset_ns=interval.estimate_ns, rtt_ns=interval.rtt_ns)
+        return Point(
+            at_ns=middle_ns,
+            offset_ns=interval.estimate_ns,
+            rtt_ns=interval.rtt_ns,
+            doubt_ns=_doubt_ns(interval),
+        )
 
     def _spacing_kept(self, first: int, second: int, limit_ns: int) -> bool:
         one, two = self.probes[first].exchange(), self.probes[second].exchange()
@@ -130,3 +146,12 @@ class Burst:
             )
         ]
         return abs(spacing[1] - spacing[0]) <= limit_ns and abs(spacing[3] - spacing[2]) <= limit_ns
+
+
+def limit_doubt_ns(least_ns: int) -> int:
+    """How wide stamps may be, where the best are `least_ns` wide, and still serve for an estimate."""
+    return 2 * least_ns + WIDTH_SLACK_NS
+
+
+def _doubt_ns(interval: OffsetInterval) -> int:
+    return interval.hi_ns - interval.lo_ns - interval.rtt_ns

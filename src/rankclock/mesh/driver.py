@@ -95,7 +95,11 @@ class Driver:
             self._departures()
 
     def _receive(self) -> None:
-        """Read all that waits before handling any: without kernel stamps, reading is what stamps."""
+        """Read all that waits, handle it, and send all replies back to back.
+
+        Read first: without kernel stamps, reading is what stamps. Sent together: a reply that leaves alone takes 1 to
+        2 µs longer on its way than requests that leave in a row, which would pass for an offset of half of that.
+        """
         self._departures()
         not_before_ns = max(self._empty_ns - ARRIVAL_SLACK_NS, self._began_ns)
         waiting: list[Received] = []
@@ -105,13 +109,15 @@ class Driver:
                 self._empty_ns = read_raw_ns()
                 break
             waiting.append(received)
+        actions: list[Action] = []
         for received in waiting:
             self._read()
             arrival = Arrival(
                 not_before_raw_ns=not_before_ns, read_raw_ns=received.read_raw_ns, real_ns=received.real_ns
             )
             now_ns = read_raw_ns()
-            self.perform(self._machine.handle_datagram(received.data, received.source, arrival, now_ns))
+            actions += self._machine.handle_datagram(received.data, received.source, arrival, now_ns)
+        self.perform(actions)
 
     def _departures(self) -> None:
         """Hand over the stamps that have come in; without kernel stamps, all at once."""

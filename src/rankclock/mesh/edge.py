@@ -44,16 +44,16 @@ class Edge:
         self.unsent: deque[int] = deque()
         self._settings = settings
         self._open: OrderedDict[int, tuple[Probe, Burst]] = OrderedDict()
-        self._peer_track = RealtimeTrack(keep=512)
+        self._peer_track = RealtimeTrack(keep=64)
         self._heard = True
         self._heard_since_sample = False
         self._last_answer_ns: int | None = None
 
     def begin_burst(self, first_sequence: int, now_ns: int) -> list[int]:
-        """Open the probes of a new burst; their sequence numbers, in the order of sending."""
+        """Open the probes of a new burst and the one that collects; their sequence numbers, in the order of sending."""
         self.silent_bursts = 0 if self._heard else self.silent_bursts + 1
         self._heard = False
-        probes = [Probe(sequence=first_sequence + index) for index in range(2 * self._settings.pairs)]
+        probes = [Probe(sequence=first_sequence + index) for index in range(self._settings.probes)]
         burst = self.window.begin(probes, now_ns)
         for probe in probes:
             self._open[probe.sequence] = (probe, burst)
@@ -98,7 +98,7 @@ class Edge:
         """The peer's clock is another one: nothing measured before says anything about it."""
         self.window.clear()
         self._open.clear()
-        self._peer_track = RealtimeTrack(keep=512)
+        self._peer_track = RealtimeTrack(keep=64)
 
     def sample(self, track: RealtimeTrack, now_ns: int) -> Offset:
         """The offset at an instant of the last burst, or why it is unknown."""
@@ -148,7 +148,8 @@ class Edge:
         reading = self._reading_to_use(solution)
         if reading is None:
             return self._unknown(f"{self.peer} has not told its REALTIME often enough yet")
-        at_ns = (reading.raw_before_ns + reading.raw_after_ns) // 2 + solution.estimate_ns
+        peer_ns = (reading.raw_before_ns + reading.raw_after_ns) // 2
+        at_ns = peer_ns + solution.estimate_at(peer_ns + solution.estimate_ns)
         lo_ns, hi_ns = solution.bound.offset_at(at_ns)
         peer_lead = self._peer_track.lead(Stamp.between(at_ns - hi_ns, at_ns - lo_ns))
         own_lead = track.lead(Stamp.exactly(at_ns))
@@ -156,7 +157,7 @@ class Edge:
             return self._unknown(("the peer's" if peer_lead is None else "this node's") + " REALTIME was not read then")
         low_ns = own_lead.lo_ns - peer_lead.hi_ns + lo_ns
         high_ns = own_lead.hi_ns - peer_lead.lo_ns + hi_ns
-        estimate_ns = own_lead.estimate_ns - peer_lead.estimate_ns + solution.estimate_ns
+        estimate_ns = own_lead.estimate_ns - peer_lead.estimate_ns + solution.estimate_at(at_ns)
         stamps = "kernel stamps" if not solution.user_stamped else "user stamps"
         if 0 < solution.user_stamped < solution.exchanges:
             stamps = f"kernel stamps, {solution.user_stamped} with user stamps"
@@ -172,17 +173,25 @@ class Edge:
         )
 
     def _reading_to_use(self, solution: Solution) -> Reading | None:
-        """The peer's narrowest reading of its newest burst with others before and after it, farther off than the doubt
-        of the RAW relation: only between two readings is the lead bounded, and well only between two near ones."""
+        """The peer's reading, of its newest burst, whose neighbours lie closest around it and yet farther off than the
+        doubt of the RAW relation: a lead is bounded only between two readings, and well only between two near ones."""
         readings = self._peer_track.readings
         lo_ns, hi_ns = solution.bound.offset_at(solution.bound.at_ns)
-        doubt_ns = hi_ns - lo_ns
-        followed = [one for one in readings if one.raw_after_ns + doubt_ns <= readings[-1].raw_before_ns]
-        if not followed:
-            return None
-        burst = [one for one in followed if followed[-1].raw_after_ns - one.raw_before_ns <= BURST_NS]
-        inner = [one for one in burst if one.raw_before_ns - doubt_ns >= burst[0].raw_after_ns]
-        return min(inner or burst, key=lambda one: one.width_ns)
+        best: tuple[int, Reading] | None = None
+        newest_ns = None
+        for reading in reversed(readings):
+            after = next((r for r in readings if r.raw_before_ns >= reading.raw_after_ns + hi_ns - lo_ns), None)
+            if after is None:
+                continue
+            newest_ns = reading.raw_after_ns if newest_ns is None else newest_ns
+            if newest_ns - reading.raw_before_ns > BURST_NS:
+                break
+            before = [r for r in readings if r.raw_after_ns <= reading.raw_before_ns - (hi_ns - lo_ns)]
+            since_ns = before[-1].raw_before_ns if before else reading.raw_before_ns - BURST_NS
+            span_ns = after.raw_after_ns - since_ns
+            if best is None or span_ns < best[0]:
+                best = span_ns, reading
+        return None if best is None else best[1]
 
     def _assumptions(self) -> tuple[str, ...]:
         return (

@@ -186,9 +186,11 @@ class ProbeMachine:
         was_silent = edge.silent_bursts
         edge.unsent.extend(edge.begin_burst(self._sequence, now_ns))
         actions = self._send_next(tag, now_ns)
-        while self._kernel_stamps and edge.unsent:
+        while self._kernel_stamps and len(edge.unsent) > 1:
             actions += self._send_next(tag, now_ns)
-        self._sequence = (self._sequence + 2 * self._settings.pairs) % 2**32
+        if self._kernel_stamps:
+            self._next_at[tag] = now_ns + self._settings.collect_ns
+        self._sequence = (self._sequence + self._settings.probes) % 2**32
         if edge.silent_bursts == self._settings.lost_after and was_silent < edge.silent_bursts:
             edge.lost = True
             detail = f"no answer to {edge.silent_bursts} bursts"
@@ -228,7 +230,7 @@ class ProbeMachine:
         if step is not None:
             detail = f"its CLOCK_REALTIME was set by {step.lo_ns} to {step.hi_ns} ns"
             actions.append(Notice(event=Event.PEER_CLOCK_STEPPED, about=edge.peer, at_raw_ns=now_ns, detail=detail))
-        if reply.sender in self._next_at:
+        if not self._kernel_stamps and reply.sender in self._next_at:
             actions += [*self._send_next(reply.sender, now_ns), self._next_timer(now_ns)]
         return actions
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rankclock.clockmath.hull import HullBound, Infeasible, bound_offset
 from rankclock.clockmath.line import Line, fit_line
-from rankclock.mesh.burst import Burst, Probe
+from rankclock.mesh.burst import Burst, Probe, limit_doubt_ns
 from rankclock.mesh.settings import ProbeSettings
 
 __all__ = ["EdgeWindow", "Solution"]
@@ -22,6 +22,7 @@ CONFIRMED_BY = 2
 """Bursts that must agree among themselves before they overrule all earlier ones."""
 
 LATELY_NS = 10_000_000_000
+NS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,10 @@ class Solution:
     exchanges: int
     user_stamped: int
     least_rtt_ns: int | None
+
+    def estimate_at(self, at_ns: int) -> int:
+        """The best guess when the local clock reads at_ns."""
+        return self.estimate_ns + round(self.rate_ppb * (at_ns - self.bound.at_ns) / NS_PER_S)
 
 
 class EdgeWindow:
@@ -136,7 +141,13 @@ class EdgeWindow:
             return None
         # The route may have changed to a longer one: what counts as quick is what was quick lately.
         newest_ns = points[-1].at_ns
-        least_ns = min(point.rtt_ns for point in points if newest_ns - point.at_ns <= LATELY_NS)
+        lately = [point for point in points if newest_ns - point.at_ns <= LATELY_NS]
+        limit_ns = limit_doubt_ns(min(point.doubt_ns for point in lately))
+        least_ns = min(point.rtt_ns for point in lately if point.doubt_ns <= limit_ns)
         slack_ns = max(self._settings.rtt_slack_ns, least_ns // 8)
-        quick = [(point.at_ns, point.offset_ns) for point in points if point.rtt_ns <= least_ns + slack_ns]
-        return fit_line(quick, at_ns=at_ns, noise_ns=slack_ns, wander_ppb_per_s=self._settings.wander_ppb_per_s)
+        quick = [
+            (point.at_ns, point.offset_ns)
+            for point in points
+            if point.doubt_ns <= limit_ns and point.rtt_ns <= least_ns + slack_ns
+        ]
+        return fit_line(quick, at_ns=at_ns, noise_ns=slack_ns, wander_ppb_per_s=self._settings.likely_wander_ppb_per_s)

@@ -161,6 +161,7 @@ class Simulation:
             at_ns += self.chance.randint(*RECEIVE_NS)
             received.append((host.crystal.raw_at(at_ns), host.inbox.popleft()))
         host.empty_raw_ns = host.crystal.raw_at(at_ns)
+        actions: list[Action] = []
         for read_raw_ns, (_, stamp_ns, data, source) in received:
             at_ns = self._read_clocks(host, at_ns)
             arrival = Arrival(
@@ -169,7 +170,8 @@ class Simulation:
                 real_ns=host.realtime.real_at(stamp_ns) if host.kernel_stamps else None,
             )
             raw_ns = host.crystal.raw_at(at_ns)
-            at_ns = self._perform(host, host.machine.handle_datagram(data, source, arrival, raw_ns), at_ns)
+            actions += host.machine.handle_datagram(data, source, arrival, raw_ns)
+        at_ns = self._perform(host, actions, at_ns)
         if host.timer_ns is not None and host.crystal.raw_at(at_ns) >= host.timer_ns:
             host.timer_ns = None
             at_ns = self._read_clocks(host, at_ns)

@@ -162,7 +162,7 @@ def decode_datagram(data: bytes, key: bytes) -> Datagram:
     if count > MAX_RECORDS:
         raise DecodeError(f"a probe has at most {MAX_RECORDS} records, found {count}")
     used = _HEADER.size + count * _RECORD.size
-    if any(body[used:]) or any(body[_HEADER.size - 3 : _HEADER.size]):
+    if body[used:].strip(b"\0") or body[_HEADER.size - 3 : _HEADER.size].strip(b"\0"):
         raise DecodeError("the reserved bytes are not zero")
     return Datagram(
         kind=Kind(kind),
