@@ -12,7 +12,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -92,6 +92,11 @@ def _line(value0: int, frac: int, rate_q48: int, elapsed_ns: int) -> int:
     return value0 + elapsed_ns + ((elapsed_ns * rate_q48 + frac) >> Q48)
 
 
+def _host_at_raw(segment: Segment, raw_ns: int) -> int:
+    """To within 1 ns."""
+    return segment.host0_ns + ((raw_ns - segment.raw0_ns) << Q48) // (ONE_Q48 + segment.osc_q48)
+
+
 def drift_q48(drift_ppb: float) -> int:
     """(rate - 1) * 2^48 of an oscillator that is `drift_ppb` fast."""
     return round(drift_ppb * ONE_Q48 / 1e9)
@@ -149,13 +154,18 @@ class VirtualClock:
 
     def segment_at(self, host_ns: int) -> Segment:
         """The segment that holds at a host instant."""
-        return self._find(lambda segment: segment.host0_ns <= host_ns, f"host instant {host_ns} ns")
+        return self._find(
+            lambda segment: segment.host0_ns <= host_ns, lambda _: host_ns, f"the host instant {host_ns} ns"
+        )
 
     def host_at_raw(self, raw_ns: int) -> int:
         """The first host instant at which the node's CLOCK_MONOTONIC_RAW reads `raw_ns` or more."""
-        segment = self._find(lambda segment: segment.raw0_ns <= raw_ns, f"RAW instant {raw_ns} ns")
-        ahead_ns = raw_ns - segment.raw0_ns
-        host_ns = segment.host0_ns + (ahead_ns << Q48) // (ONE_Q48 + segment.osc_q48)
+        segment = self._find(
+            lambda segment: segment.raw0_ns <= raw_ns,
+            lambda segment: _host_at_raw(segment, raw_ns),
+            f"the RAW instant {raw_ns} ns",
+        )
+        host_ns = _host_at_raw(segment, raw_ns)
         while segment.raw_ns(host_ns - 1) >= raw_ns:
             host_ns -= 1
         while segment.raw_ns(host_ns) < raw_ns:
@@ -169,7 +179,7 @@ class VirtualClock:
 
     def segments(self) -> Iterator[Segment]:
         """The history, oldest first (planned segments of a kernel slew included)."""
-        oldest, count = self._range()
+        oldest, count = self._range(self._published[0])
         for index in range(oldest, count):
             yield self._segment(index)
 
@@ -221,20 +231,25 @@ class VirtualClock:
 
     # ---- the ring ----
 
-    def _range(self) -> tuple[int, int]:
-        count = self._published[0] & 0xFFFFFFFF
+    def _range(self, published: int) -> tuple[int, int]:
+        count = published & 0xFFFFFFFF
         return max(0, count - (self._ring - _SPARE)), count
 
     def _segment(self, index: int) -> Segment:
         offset = _RING_OFFSET + (index & (self._ring - 1)) * _SEGMENT_SIZE
         return Segment(**dict(zip(Segment.__slots__, _SEGMENT.unpack_from(self._map, offset), strict=True)))
 
-    def _find(self, begun: object, what: str) -> Segment:
-        """The last segment for which `begun` holds; read again where somebody published meanwhile."""
-        assert callable(begun)
+    def _find(self, begun: Callable[[Segment], bool], instant: Callable[[Segment], int], what: str) -> Segment:
+        """The last segment for which `begun` holds; `instant` gives the host instant that is asked for from it.
+
+        Segments that have begun are never written again (until the ring comes round), and new ones begin later than
+        now: so for a past instant the answer stands whatever a writer does meanwhile. Of planned ones only an
+        unchanged ring can tell.
+        """
         while True:
+            now_ns = time.monotonic_ns()
             published = self._published[0]
-            oldest, count = self._range()
+            oldest, count = self._range(published)
             low, high = oldest, count - 1
             if begun(self._segment(high)):
                 low = high
@@ -245,7 +260,10 @@ class VirtualClock:
                 else:
                     high = middle - 1
             segment = self._segment(low)
-            if self._published[0] != published:
+            now_published = self._published[0]
+            if low < (now_published & 0xFFFFFFFF) - self._ring + _SPARE // 2:
+                continue  # the ring came round while we read
+            if now_published != published and not segment.host0_ns <= instant(segment) <= now_ns:
                 continue
             if oldest > 0 and low == oldest and not begun(segment):
                 raise HostError(f"{self.name}: {what} lies before the history that the lab keeps")

@@ -180,7 +180,7 @@ class _FirstProcess:
             self._serve()
         except Refused as refusal:
             self._give_up(str(refusal))
-        except (OSError, EOFError) as error:
+        except Exception as error:
             self._give_up(f"{type(error).__name__}: {error}")
         finally:
             os._exit(1)
@@ -244,9 +244,10 @@ class _FirstProcess:
             theirs.close()
             os.waitpid(pid, 0)
         for node in self.spec["nodes"]:
-            node["pid"] = self._from_node(node["name"])["pid"]
-        for node in self.spec["nodes"]:
-            self._from_node(node["name"])
+            told: dict[str, Any] = {}
+            while not {"pid", "ready"} <= told.keys():  # one comes from the node itself, in either order
+                told |= self._from_node(node["name"])
+            node["pid"] = told["pid"]
 
     def _leave_to(self, ours: Channel, theirs: Channel) -> None:
         """In a node's first process: closes what is the lab's."""

@@ -124,7 +124,9 @@ def _bridge_lines(cluster: Cluster) -> list[str]:
         # Snooping would drop multicast that nobody has joined, PTP's first messages among it; 0x4000 lets the
         # peer-delay address 01:80:C2:00:00:0E through, which a bridge must otherwise keep to itself (802.1D 7.12.6).
         lines.append(f"link add {bridge} type bridge mcast_snooping 0 group_fwd_mask 0x4000")
-        lines.append(f"link set {bridge} up")
+        # Promiscuous: then it forwards clones. The frame itself still belongs to the sender's socket, and the veth on
+        # the far side of the bridge would stamp it a second time: two transmit stamps of one packet, 2 µs apart.
+        lines.append(f"link set {bridge} promisc on up")
     return lines
 
 
