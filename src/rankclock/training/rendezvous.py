@@ -115,6 +115,17 @@ class Rendezvous(ABC):
         mine = value if self.rank == 0 else None
         return self.exchange(mine, lambda values: [values[0]] * self.world_size, timeout_s=timeout_s)
 
+    def gather(self, value: Any, *, timeout_s: float) -> list[Any] | None:
+        """All ranks' values in rank order at rank 0, None at the others."""
+        gathered: list[Any] = []
+
+        def keep(values: list[Any]) -> list[None]:
+            gathered.extend(values)
+            return [None] * self.world_size
+
+        self.exchange(value, keep, timeout_s=timeout_s)
+        return gathered if self.rank == 0 else None
+
     @property
     @abstractmethod
     def roster(self) -> tuple[Member, ...]:
