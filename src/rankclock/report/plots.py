@@ -70,7 +70,8 @@ def _rank(series: Series, reference: str) -> tuple[bool, int]:
 def _panel(series: Series, zero_s: float) -> dict[str, Any]:
     methods = Counter(sample.measured.method for sample in series.samples if sample.measured.known)
     method = methods.most_common(1)[0][0] if methods else ""
-    drawable = [s for s in series.samples if s.measured.method == method or not s.measured.known]
+    # One method a picture (its bands have one width), but a bound that missed the truth is shown whatever its method.
+    drawable = [s for s in series.samples if s.measured.method == method or not s.measured.known or _missed(s)]
     drawn = _thinned(drawable)
     return {
         "node": series.node,

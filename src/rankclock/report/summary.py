@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 from rankclock.report.record import Matrix, RunRecord, Sample, Series
 from rankclock.timebase import Offset
@@ -121,30 +120,33 @@ def percentile(values: Iterable[int], percent: float) -> int | None:
 
 
 def measured_coverage(record: RunRecord) -> Coverage:
-    """Every measured bound of the run, matrices included, against the truth where the run knows it."""
-    samples = [sample for _, sample in record.samples()]
-    cells = [cell for matrix in record.matrices for _, _, cell, _ in _pairs(matrix)]
-    known = [s for s in samples if s.measured.known and s.true_ns is not None]
-    known_cells = [pair for m in record.matrices for pair in _pairs(m) if pair[2].known and pair[3] is not None]
-    misses = chain(_sample_misses(record), *(matrix_misses(matrix) for matrix in record.matrices))
+    """Every measured bound of the run (samples, standings, pairs) against the truth where the run knows it."""
+    bounds = list(_measured_bounds(record))
+    scored = [bound for bound in bounds if bound[3].known and bound[4] is not None]
     return Coverage(
-        samples=len(samples) + len(cells),
-        unknown=sum(not offset.known for offset in chain((s.measured for s in samples), cells)),
-        checked=len(known) + len(known_cells),
-        misses=tuple(misses),
+        samples=len(bounds),
+        unknown=sum(not offset.known for _, _, _, offset, _ in bounds),
+        checked=len(scored),
+        misses=tuple(
+            Miss(node=node, reference=reference, where=where, offset=offset, true_ns=true_ns)
+            for node, reference, where, offset, true_ns in scored
+            if true_ns is not None and not offset.contains(true_ns)
+        ),
     )
 
 
-def _sample_misses(record: RunRecord) -> Iterable[Miss]:
+def _measured_bounds(record: RunRecord) -> Iterable[tuple[str, str, str, Offset, int | None]]:
+    """(node, reference, where, measured, truth) of everything that was measured."""
     for series, sample in record.samples():
-        if sample.true_ns is not None and not sample.measured.contains(sample.true_ns):
-            yield Miss(
-                node=series.node,
-                reference=series.reference,
-                where=f"{sample.t_s:.2f} s, {sample.phase}",
-                offset=sample.measured,
-                true_ns=sample.true_ns,
-            )
+        yield series.node, series.reference, f"{sample.t_s:.2f} s, {sample.phase}", sample.measured, sample.true_ns
+    for plan in record.plans:
+        for standing in plan.standings:
+            measured = standing.state.measured
+            where = f"state under the {plan.protocol.upper()} plan"
+            yield standing.state.node, measured.reference, where, measured, standing.true_ns
+    for matrix in record.matrices:
+        for one, other, cell, true_ns in _pairs(matrix):
+            yield one, other, matrix.title, cell, true_ns
 
 
 def _pairs(matrix: Matrix) -> Iterable[tuple[str, str, Offset, int | None]]:

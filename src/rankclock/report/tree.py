@@ -16,17 +16,11 @@ from rankclock.timebase import Judgement, format_span_ns
 
 __all__ = ["Box", "draw_tree", "lay_out"]
 
-BOX_WIDTH, BOX_HEIGHT = 264, 104
-COLUMN_STEP, ROW_STEP = 336, 118
+BOX_WIDTH, BOX_HEIGHT = 264, 112
+COLUMN_STEP, ROW_STEP = 336, 124
 MARGIN = 6
 NAME_LETTERS, ROLE_LETTERS = 20, 40
 """What fits in a box at the drawing's letter sizes; the whole text stands in the tooltip and in the table below."""
-
-_BUDGET_WORDS = {
-    Judgement.WITHIN: "within",
-    Judgement.BEYOND: "beyond",
-    Judgement.CANNOT_TELL: "cannot be told",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +121,8 @@ def _box(box: Box, node: PlanNode | None, standing: Standing | None, reference: 
         Markup('<rect class="stripe" width="7" height="{}" rx="3"/>').format(BOX_HEIGHT),
         _text("name", 18, 22, _cut(box.name, NAME_LETTERS)),
         Markup('<text class="state" x="{}" y="22" text-anchor="end">{}</text>').format(BOX_WIDTH - 10, state),
-        _text("role", 18, 41, _cut(_role(node, standing), ROLE_LETTERS)),
-        *_numbers(box.name, standing, reference, missed),
+        _text("role", 18, 39, _cut(_role(node), ROLE_LETTERS)),
+        *_numbers(box.name, node, standing, reference, missed),
     ]
     css = f"node state-{state}{' missed' if missed else ''}"
     return Markup('<g class="{}" transform="translate({:.0f} {:.0f})">{}</g>').format(css, x, y, Markup("").join(parts))
@@ -138,32 +132,32 @@ def _text(css: str, x: int, y: int, words: str) -> Markup:
     return Markup('<text class="{}" x="{}" y="{}">{}</text>').format(css, x, y, words)
 
 
-def _role(node: PlanNode | None, standing: Standing | None) -> str:
-    if node is None:
-        return "source, not configured by this plan"
-    if node.budget_ns is None:
-        return node.role
+def _role(node: PlanNode | None) -> str:
+    return "source, not configured by this plan" if node is None else node.role
+
+
+def _budget(node: PlanNode | None, standing: Standing | None) -> str:
+    if node is None or node.budget_ns is None:
+        return "none given"
     judged = standing.state.measured.judge(node.budget_ns) if standing else Judgement.CANNOT_TELL
-    return f"{node.role} · {_BUDGET_WORDS[judged]} {format_span_ns(node.budget_ns)}"
+    return f"{format_span_ns(node.budget_ns)}: {judged.value}"
 
 
-def _numbers(name: str, standing: Standing | None, reference: str, missed: bool) -> list[Markup]:
+def _numbers(name: str, node: PlanNode | None, standing: Standing | None, reference: str, missed: bool) -> list[Markup]:
     if standing is None:
         known = name == reference
-        return [
-            _text(
-                "none", 18, 63, "offsets are drawn against this clock" if known else "unknown: nobody read this clock"
-            )
-        ]
+        words = "offsets are drawn against this clock" if known else "unknown: nobody read this clock"
+        return [_text("none", 18, 58, words)]
     rows = [
         ("measured", offset_words(standing.state.measured)),
         ("claimed", offset_words(standing.state.claimed)),
-        ("true", signed_words(standing.true_ns) + (": the bound misses it" if missed else "")),
+        ("true", signed_words(standing.true_ns) + (": bound missed it" if missed else "")),
+        ("budget", _budget(node, standing)),
     ]
     lines = []
     for row, (kind, words) in enumerate(rows):
-        lines.append(_text(f"label {kind}", 18, 61 + 17 * row, kind))
-        lines.append(_text(f"value {kind}", 88, 61 + 17 * row, words))
+        lines.append(_text(f"label {kind}", 18, 57 + 15 * row, kind))
+        lines.append(_text(f"value {kind}", 88, 57 + 15 * row, words))
     return lines
 
 
@@ -172,7 +166,7 @@ def _cut(words: str, letters: int) -> str:
 
 
 def _tooltip(name: str, node: PlanNode | None, standing: Standing | None) -> str:
-    lines = [name, _role(node, standing)]
+    lines = [name, _role(node), f"budget {_budget(node, standing)}"]
     if node is not None and node.upstream:
         lines.append(f"takes time from {', '.join(node.upstream)}")
     if standing is not None:

@@ -213,8 +213,9 @@ class Cluster:
 def plan_nodes(ptp: bool) -> Iterator[PlanNode]:
     yield PlanNode(node="upstream", role="reference", upstream=(), owner=None, tier=0, budget_ns=None)
     for name, role in (("time1", "grandmaster"), ("time2", "backup grandmaster")):
-        role = role if ptp else "server"
-        yield PlanNode(node=name, role=role, upstream=("upstream",), owner="chronyd", tier=1, budget_ns=20_000)
+        yield PlanNode(
+            node=name, role=role if ptp else "server", upstream=("upstream",), owner="chronyd", tier=1, budget_ns=20_000
+        )
     for name in ("leaf1", "leaf2"):
         role, owner = ("boundary clock", "phc2sys") if ptp else ("client", "chronyd")
         yield PlanNode(node=name, role=role, upstream=("time1", "time2"), owner=owner, tier=2, budget_ns=30_000)

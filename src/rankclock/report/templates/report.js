@@ -17,7 +17,7 @@
   }
   function signed(ns) { return (ns > 0 ? "+" : "") + span(ns); }
   // The compressed scale: linear up to the core (-1 to 1), then DECADE units for each factor of ten.
-  var DECADE = 0.35, PLOT_PX = 170, TICK_PX = 14;
+  var DECADE = 0.35, PLOT_PX = 170, TICK_PX = 14, PRINTED_PX = 340;
   function compress(ns) {
     if (ns === null) { return null; }
     var size = Math.abs(ns) / data.core_ns;
@@ -29,7 +29,12 @@
     // Most wanted first; a tick that would touch one already there is left out.
     var wanted = [0, data.core_ns, -data.core_ns], decades = [];
     for (var ns = 1000; ns <= 1e12; ns *= 10) { if (ns > data.core_ns) { decades.push(ns); } }
-    decades.reverse().forEach(function (ns) { if (Math.log10(ns) % 3 === 0) { wanted.push(ns, -ns); } });
+    decades.reverse();
+    [high, low].forEach(function (end) {
+      var outermost = decades.filter(function (ns) { return compress(ns) <= Math.abs(end); })[0];
+      if (outermost) { wanted.push(Math.sign(end) * outermost); }
+    });
+    decades.forEach(function (ns) { if (Math.log10(ns) % 3 === 0) { wanted.push(ns, -ns); } });
     wanted.push(data.core_ns / 2, -data.core_ns / 2);
     decades.forEach(function (ns) { wanted.push(ns, -ns); });
     var apart = TICK_PX * (high - low) / PLOT_PX, taken = [];
@@ -236,7 +241,11 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   matchMedia("print").addEventListener("change", drawAll);
+  // While a page is printed its layout is still the screen's: the pictures are told the width of half a sheet.
   window.addEventListener("beforeprint", function () {
-    drawn.forEach(function (item) { Plotly.Plots.resize(item.plot); });
+    drawn.forEach(function (item) { Plotly.relayout(item.plot, { width: PRINTED_PX }); });
+  });
+  window.addEventListener("afterprint", function () {
+    drawn.forEach(function (item) { Plotly.relayout(item.plot, { width: null, autosize: true }); });
   });
 })();
