@@ -55,13 +55,16 @@ class HalfBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetInterval:
-    """local - peer lies in [lo_ns, hi_ns]; `estimate_ns` is what a symmetric path would mean; `rtt_ns` is the width
-    without the stamps' own widths: the time on the way, there and back."""
+    """local - peer lies in [lo_ns, hi_ns]; `estimate_ns` is what a symmetric path would mean.
+
+    rtt_ns: the time on the way, there and back. doubt_ns: the widths of the four stamps together.
+    """
 
     lo_ns: int
     hi_ns: int
     estimate_ns: int
     rtt_ns: int
+    doubt_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,5 +119,9 @@ class Exchange:
         backward_ns = self.returned.estimate_ns - self.answered.estimate_ns
         estimate_ns = min(max((forward_ns + backward_ns) // 2, lo_ns), hi_ns)
         return OffsetInterval(
-            lo_ns=lo_ns, hi_ns=hi_ns, estimate_ns=estimate_ns, rtt_ns=max(backward_ns - forward_ns, 0)
+            lo_ns=lo_ns,
+            hi_ns=hi_ns,
+            estimate_ns=estimate_ns,
+            rtt_ns=max(backward_ns - forward_ns, 0),
+            doubt_ns=sum(one.width_ns for one in (self.departed, self.reached, self.answered, self.returned)),
         )

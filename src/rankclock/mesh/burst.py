@@ -30,7 +30,7 @@ WIDTH_SLACK_NS = 500
 class Point:
     """One complete exchange as an estimate: local - peer in the middle of it, and its round trip.
 
-    doubt_ns: how much wider the hard interval is than the round trip: the widths of the stamps.
+    doubt_ns: the widths of its four stamps together.
     """
 
     at_ns: int
@@ -110,8 +110,8 @@ class Burst:
         """
         if not believed:
             return None
-        well_stamped = limit_doubt_ns(min(_doubt_ns(interval) for interval in believed.values()))
-        clear = {index: interval for index, interval in believed.items() if _doubt_ns(interval) <= well_stamped}
+        well_stamped = limit_doubt_ns(min(interval.doubt_ns for interval in believed.values()))
+        clear = {index: interval for index, interval in believed.items() if interval.doubt_ns <= well_stamped}
         least_ns = min(interval.rtt_ns for interval in clear.values())
         limit_ns = max(settings.spacing_ns, least_ns // 4)
         unharmed = [
@@ -129,7 +129,7 @@ class Burst:
             at_ns=middle_ns,
             offset_ns=interval.estimate_ns,
             rtt_ns=interval.rtt_ns,
-            doubt_ns=_doubt_ns(interval),
+            doubt_ns=interval.doubt_ns,
         )
 
     def _spacing_kept(self, first: int, second: int, limit_ns: int) -> bool:
@@ -151,7 +151,3 @@ class Burst:
 def limit_doubt_ns(least_ns: int) -> int:
     """How wide stamps may be, where the best are `least_ns` wide, and still serve for an estimate."""
     return 2 * least_ns + WIDTH_SLACK_NS
-
-
-def _doubt_ns(interval: OffsetInterval) -> int:
-    return interval.hi_ns - interval.lo_ns - interval.rtt_ns
