@@ -32,6 +32,9 @@ NEAR_NS = 2_000_000
 
 NEAR_READINGS = 8
 
+WIDE_GAP_NS = 5_000_000
+"""Up to here, what a rate of 100 ppm that nobody saw moves the lead by is no more than a reading's own width."""
+
 PPB = 1_000_000_000
 
 
@@ -140,7 +143,7 @@ class RealtimeTrack:
         if left < 0 or right >= len(self._readings):
             return None
         left, right = min(left, right), max(left, right)
-        rates = self._rates_around(left, right)
+        rates = self._rates_around(left, right, near_a_reading=False)
         lo_ns, hi_ns = self._hull(left, right, rates, raw.earliest_ns, raw.latest_ns)
         likely_ns = self._likely(left, right, rates, (raw.earliest_ns + raw.latest_ns) // 2)
         return Lead(lo_ns=lo_ns, hi_ns=hi_ns, estimate_ns=min(max(likely_ns, lo_ns), hi_ns))
@@ -158,7 +161,7 @@ class RealtimeTrack:
         last = min(last, bisect_left(self._readings, real_ns + 1, first, last + 1, key=_real))
         earliest_ns = max(window.earliest_ns, self._before[first])
         latest_ns = min(window.latest_ns, self._after[last])
-        rates = self._rates_around(first, last)
+        rates = self._rates_around(first, last, near_a_reading=True)
         # The second pass starts from an interval as wide as the lead's doubt over the gap, not as the gap.
         for _ in range(2):
             if earliest_ns > latest_ns:
@@ -200,27 +203,52 @@ class RealtimeTrack:
         middle = len(leads) // 2
         return leads[middle] if len(leads) % 2 else (leads[middle - 1] + leads[middle]) // 2
 
-    def _rates_around(self, left: int, right: int) -> tuple[int, int]:
-        """The range, in ppb, of the rates of the lead before reading `left` and after reading `right`."""
+    def _rates_around(self, left: int, right: int, *, near_a_reading: bool) -> tuple[int, int]:
+        """The range, in ppb, of the rates that the lead may have had between the readings left and right.
+
+        From long stretches before and after. Over a wide gap the rate may have changed since: the gap itself and its
+        neighbours count too, unless they agree with the long stretches and the instant asked for is next to a reading,
+        where a difference too small to be seen moves nothing.
+        """
         gap_ns = self._after[right] - self._before[left]
-        stretch_ns = max(STRETCH_NS, STRETCH_PER_GAP * gap_ns)
-        start = max(bisect_right(self._after, self._before[left] - stretch_ns) - 1, 0)
-        end = min(bisect_left(self._before, self._after[right] + stretch_ns), len(self._readings) - 1)
+        start, end = self._without_step(left, right)
+        wanted_ns = max(STRETCH_NS, STRETCH_PER_GAP * gap_ns)
+        stretches = self._stretches(start, left, right, end, wanted_ns)
+        if not stretches:
+            return -KERNEL_RATE_LIMIT_PPB, KERNEL_RATE_LIMIT_PPB
+        long_enough = [pair for pair in stretches if _span_ns(pair) >= wanted_ns]
+        rates = [_rate_between(*pair) for pair in long_enough or [max(stretches, key=_span_ns)]]
+        lowest, highest = min(lo for lo, _ in rates), max(hi for _, hi in rates)
+        if gap_ns < WIDE_GAP_NS:
+            return lowest, highest
+        neighbours = self._stretches(start, left, right, end, gap_ns)
+        near = [_rate_between(*pair) for pair in neighbours if _span_ns(pair) >= gap_ns // 2]
+        if left < right:
+            near.append(_rate_between(self._readings[left], self._readings[right]))
+        if near_a_reading and all(lo <= highest and hi >= lowest for lo, hi in near):
+            return lowest, highest
+        middles = [(lo + hi) // 2 for lo, hi in near + rates]
+        spread = max(middles) - min(middles)
+        lowest = min([lowest, *(lo for lo, _ in near)]) - spread
+        highest = max([highest, *(hi for _, hi in near)]) + spread
+        return max(lowest, -KERNEL_RATE_LIMIT_PPB), min(highest, KERNEL_RATE_LIMIT_PPB)
+
+    def _without_step(self, left: int, right: int) -> tuple[int, int]:
+        """The first and the last reading that no certain step parts from the gap between left and right."""
+        start, end = 0, len(self._readings) - 1
         for step in self._steps:
             if step.before_raw_ns <= self._before[left]:
                 start = max(start, bisect_left(self._before, step.before_raw_ns))
             if step.after_raw_ns >= self._after[right]:
                 end = min(end, bisect_right(self._after, step.after_raw_ns) - 1)
-        stretches = [
-            (self._readings[first], self._readings[last])
-            for first, last in ((start, left), (right, end))
-            if first < last
-        ]
-        if not stretches:
-            return -KERNEL_RATE_LIMIT_PPB, KERNEL_RATE_LIMIT_PPB
-        long_enough = [pair for pair in stretches if _span_ns(pair) >= stretch_ns]
-        rates = [_rate_between(*pair) for pair in long_enough or [max(stretches, key=_span_ns)]]
-        return min(lo for lo, _ in rates), max(hi for _, hi in rates)
+        return start, end
+
+    def _stretches(self, start: int, left: int, right: int, end: int, wanted_ns: int) -> list[tuple[Reading, Reading]]:
+        """Pairs of readings that span wanted_ns, or what there is, before `left` and after `right`."""
+        first = max(bisect_right(self._after, self._before[left] - wanted_ns) - 1, start)
+        last = min(bisect_left(self._before, self._after[right] + wanted_ns), end)
+        pairs = ((first, left), (right, last))
+        return [(self._readings[one], self._readings[two]) for one, two in pairs if one < two]
 
     def _forget(self) -> None:
         drop = len(self._readings) - self._keep
