@@ -148,7 +148,7 @@ def stamp(ancillary):
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.SOL_SOCKET, 37, FLAGS)
 s.bind(("", 98))
-s.settimeout(1)
+s.settimeout(0.3)
 if len(sys.argv) == 1:
     print("ready", flush=True)
     s.settimeout(None)
