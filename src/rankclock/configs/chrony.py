@@ -1,0 +1,106 @@
+"""chrony.conf of a node whose clock chronyd owns: its servers, whom it serves, how it steps. Each line with its reason.
+
+Never written: `makestep` without a limit (a clock that steps in mid-run), comments behind a directive (a parse error),
+a leap second list beside sources that smear.
+"""
+
+from __future__ import annotations
+
+from rankclock.cluster.model import Cluster, Node, Pace
+from rankclock.configs.options import ConfigLine, Version
+from rankclock.configs.options_chrony import directive, source
+from rankclock.planning.model import NodeRole, NtpServer
+from rankclock.planning.settings import DEFAULT_SETTINGS
+
+__all__ = ["CHRONY_CONF", "chrony_lines", "reference_lines"]
+
+CHRONY_CONF = "/etc/chrony/chrony.conf"
+
+_POLLS = {Pace.NORMAL: (2, 4), Pace.FAST: (0, 2)}
+_CLOUD_POLL = 4
+_LOG_BYTES_A_CLIENT = 256
+"""chronyd keeps about 128 bytes a client; twice that leaves room for those of yesterday."""
+
+_LOG_DEFAULT_BYTES = 524_288
+
+
+def chrony_lines(role: NodeRole, cluster: Cluster, version: Version, *, sources_on_lan: bool) -> tuple[ConfigLine, ...]:
+    """The lines of /etc/chrony/chrony.conf. Raises UserError for what that release lacks."""
+    lines = [
+        _server_line(server, cluster, version, near=sources_on_lan or not server.reference) for server in role.servers
+    ]
+    lines += [_server_line(mate, cluster, version, near=True, mate=True) for mate in role.mates]
+    lines += _serving_lines(role, cluster, version)
+    lines += _clock_lines(version)
+    smeared = [server.smeared for server in role.servers if server.reference]
+    if smeared and all(value is False for value in smeared):
+        why = "leap seconds from the system's list even where a source is silent; no source here smears"
+        lines.append(directive("leapsectz", "right/UTC", version, why=why))
+    return tuple(lines)
+
+
+def reference_lines(node: Node, cluster: Cluster, version: Version) -> tuple[ConfigLine, ...]:
+    """chrony.conf of a reference in a lab: it serves its own clock to everybody and follows nobody."""
+    networks = dict.fromkeys(str(nic.address.network) for other in cluster.nodes for nic in other.nics)
+    lines = [directive("local", "stratum 1", version, why=f"{node.name} is the reference: its own clock is the time")]
+    lines += [directive("allow", network, version, why="the cluster may ask") for network in networks]
+    return tuple(lines)
+
+
+def _polls(cluster: Cluster) -> tuple[int, int]:
+    low, high = _POLLS[cluster.pace]
+    low = cluster.ntp.minpoll if cluster.ntp.minpoll is not None else low
+    high = cluster.ntp.maxpoll if cluster.ntp.maxpoll is not None else max(low, high)
+    return low, high
+
+
+def _server_line(
+    server: NtpServer, cluster: Cluster, version: Version, *, near: bool, mate: bool = False
+) -> ConfigLine:
+    options: dict[str, object] = {"iburst": True}
+    why = f"{server.name}: four quick requests at the start"
+    if near:
+        low, high = _polls(cluster)
+        options |= {"minpoll": low, "maxpoll": high, "xleave": True}
+        why += f"; then one every {2.0**low:g} to {2.0**high:g} s, with the kernel's transmit stamps (xleave)"
+    elif server.address in ("169.254.169.123", "fd00:ec2::123"):
+        options |= {"minpoll": _CLOUD_POLL, "maxpoll": _CLOUD_POLL}
+        why += "; the provider's server is on the same host and made for this rate"
+    else:
+        why += "; then chrony's own rates, a guest's manners on servers of others"
+    if server.prefer:
+        options["prefer"] = True
+        why += (
+            "; preferred, so that all clients follow one clock while it is good"
+            if not server.reference
+            else ("; preferred to the other servers here, which follow it too")
+        )
+    if mate:
+        why = f"{server.name}: the other server, so that both stay one group when every source is lost (orphan mode)"
+    return source(server.address, options, version, why=why)
+
+
+def _serving_lines(role: NodeRole, cluster: Cluster, version: Version) -> list[ConfigLine]:
+    lines = [directive("allow", network, version, why="its nodes may ask for time") for network in role.clients]
+    if not lines:
+        return []
+    stratum = DEFAULT_SETTINGS.orphan_stratum
+    why = "goes on serving when all sources are lost, behind any real source; orphan: only one of the servers leads"
+    lines.append(directive("local", f"stratum {stratum} orphan", version, why=why))
+    needed = len(cluster.nodes) * _LOG_BYTES_A_CLIENT
+    if needed > _LOG_DEFAULT_BYTES:
+        size = 1 << (needed - 1).bit_length()
+        why = f"interleaved answers need a record of each client: room for {len(cluster.nodes)} nodes"
+        lines.append(directive("clientloglimit", str(size), version, why=why))
+    interval = _polls(cluster)[0] - 1
+    why = "a client that polls faster than ours do gets fewer answers"
+    lines.append(directive("ratelimit", f"interval {interval} burst 16", version, why=why))
+    return lines
+
+
+def _clock_lines(version: Version) -> list[ConfigLine]:
+    return [
+        directive("driftfile", "/var/lib/chrony/chrony.drift", version, why="the crystal's error survives a restart"),
+        directive("makestep", "1 3", version, why="steps only above 1 s and in the first 3 updates: never in mid-run"),
+        directive("rtcsync", "", version, why="the kernel writes the hardware clock, for the next boot"),
+    ]

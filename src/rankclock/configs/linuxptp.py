@@ -1,0 +1,194 @@
+"""ptp4l.conf and the phc2sys command line of a node. Each line with its reason.
+
+Traps that are kept out here, each found with the real daemons: jbod with software stamps or one shared PHC (the port
+goes FAULTY for ever), slaveOnly on a boundary clock (its other ports only listen), a second steerer of a grandmaster's
+PHC, phc2sys on another domain than ptp4l (it finds nothing and says nothing), -w on a node whose port never becomes
+SLAVE, PTP-timescale claims with software stamps (clients 37 s off), comments behind values, port options misplaced.
+"""
+
+from __future__ import annotations
+
+from rankclock.cluster.model import Cluster, Pace
+from rankclock.configs.options import ConfigLine, Place, Table, Version
+from rankclock.configs.options_linuxptp import PHC2SYS, PTP4L
+from rankclock.errors import UserError
+from rankclock.planning.model import NodeRole, PortSide, Role, Scheme
+from rankclock.timebase import TAI_MINUS_UTC_2017_S
+
+__all__ = ["PTP4L_CONF", "needs_jbod", "phc2sys_arguments", "ptp4l_lines"]
+
+PTP4L_CONF = "/etc/linuxptp/ptp4l.conf"
+
+_INTERVALS = {Pace.NORMAL: (0, -3, -3), Pace.FAST: (-2, -3, -3)}
+"""log2 seconds between announces, syncs, delay requests."""
+
+_MASTERS = (Role.GRANDMASTER, Role.BACKUP_GRANDMASTER)
+
+STEP_S = 0.01
+"""Above it a PHC is set, below it is steered: nothing on a LAN delays a packet by 10 ms, so it is no bad sample."""
+
+_RATE_HZ = {Pace.NORMAL: 4, Pace.FAST: 8}
+
+
+def ptp4l_lines(role: NodeRole, cluster: Cluster, version: Version, *, has_sources: bool) -> tuple[ConfigLine, ...]:
+    """The lines of /etc/linuxptp/ptp4l.conf. Raises UserError for what that release lacks."""
+    lines = [ConfigLine(text="[global]")]
+    lines += _stamps(role, version)
+    lines += _network(cluster, version)
+    lines += _rank(role, version, has_sources=has_sources)
+    lines += _intervals(cluster, version)
+    lines += _servo(role, version)
+    lines += _logging(version)
+    for port in role.ports:
+        lines += [ConfigLine(text=""), ConfigLine(text=f"[{port.nic}]", why=f"segment {port.segment}")]
+        if port.side is PortSide.DOWN:
+            name = "serverOnly" if PTP4L.has("serverOnly", version) else "masterOnly"
+            why = "no grandmaster is on this side: the port serves, and never follows a stray clock from the rack"
+            lines.append(PTP4L.line(name, 1, version, why=why, place=Place.PORT))
+    return tuple(lines)
+
+
+def needs_jbod(role: NodeRole) -> bool:
+    """Whether the ports have clocks of their own, as seen on the node."""
+    indexes = {port.phc_index for port in role.ports}
+    return role.stamps is Scheme.PTP_HARDWARE and len(indexes) > 1 and None not in indexes
+
+
+def _stamps(role: NodeRole, version: Version) -> list[ConfigLine]:
+    if role.stamps is Scheme.PTP_HARDWARE:
+        lines = [
+            PTP4L.line("time_stamping", "hardware", version, why="the NIC stamps; ptp4l stops where it cannot"),
+            PTP4L.line("tx_timestamp_timeout", 50, version, why="some NICs deliver transmit stamps after tens of ms"),
+        ]
+        if needs_jbod(role):
+            why = "the ports have different PHCs; phc2sys keeps those together"
+            lines.append(PTP4L.line("boundary_clock_jbod", 1, version, why=why))
+        return lines
+    why = "no NIC clock here: the kernel stamps, and ptp4l steers the system clock itself"
+    return [PTP4L.line("time_stamping", "software", version, why=why)]
+
+
+def _network(cluster: Cluster, version: Version) -> list[ConfigLine]:
+    ptp = cluster.ptp
+    return [
+        PTP4L.line("network_transport", ptp.transport.value, version, why="the same on every node"),
+        PTP4L.line(
+            "delay_mechanism", ptp.delay_mechanism.value, version, why="the same on a whole path, or it stays at 0"
+        ),
+        PTP4L.line("domainNumber", ptp.domain, version, why="the same on every node, and for phc2sys"),
+    ]
+
+
+def _rank(role: NodeRole, version: Version, *, has_sources: bool) -> list[ConfigLine]:
+    if role.role is Role.ORDINARY_CLOCK:
+        name = "clientOnly" if PTP4L.has("clientOnly", version) else "slaveOnly"
+        return [PTP4L.line(name, 1, version, why="never a grandmaster, whatever happens to the others")]
+    lines = []
+    if role.role in _MASTERS:
+        lines += [
+            PTP4L.line("priority1", role.priority1, version, why="equal for all grandmasters: quality decides first"),
+            PTP4L.line("priority2", role.priority2, version, why="then this order: the lower leads"),
+            PTP4L.line("clockClass", 248, version, why="fed by NTP; 6 is for a clock locked to a primary reference"),
+            PTP4L.line("clockAccuracy", "0xFE", version, why="unknown: nobody measures it against UTC"),
+            PTP4L.line(
+                "timeSource", "0x50" if has_sources else "0xA0", version,
+                why="NTP" if has_sources else "the machine's own crystal",
+            ),
+            PTP4L.line("free_running", 1, version, why=_why_free_running(role)),
+        ]  # fmt: skip
+        if role.stamps is Scheme.PTP_HARDWARE:
+            why = f"the PHC keeps TAI, {TAI_MINUS_UTC_2017_S} s ahead of UTC since 2017; clients take it off again"
+            lines.append(PTP4L.line("utc_offset", TAI_MINUS_UTC_2017_S, version, why=why))
+        return lines
+    why = "behind the grandmasters: leads its racks together only when all of them are gone"
+    return [
+        PTP4L.line("priority1", role.priority1, version, why=why),
+        PTP4L.line("priority2", role.priority2, version, why="the standard's default"),
+    ]
+
+
+def _why_free_running(role: NodeRole) -> str:
+    if role.stamps is Scheme.PTP_HARDWARE:
+        return "phc2sys steers this PHC from the system clock: ptp4l serves it and never steers it, as backup too"
+    return "chronyd owns the system clock: ptp4l serves it and never steers it, as backup too"
+
+
+def _intervals(cluster: Cluster, version: Version) -> list[ConfigLine]:
+    announce, sync, delay = _INTERVALS[cluster.pace]
+    ptp = cluster.ptp
+    announce = ptp.log_announce_interval if ptp.log_announce_interval is not None else announce
+    sync = ptp.log_sync_interval if ptp.log_sync_interval is not None else sync
+    delay = ptp.log_delay_interval if ptp.log_delay_interval is not None else delay
+    timeout = ptp.announce_receipt_timeout
+    silence_s = timeout * 2.0**announce
+    delay_name = "logMinDelayReqInterval" if cluster.ptp.delay_mechanism.value == "E2E" else "logMinPdelayReqInterval"
+    return [
+        PTP4L.line("logAnnounceInterval", announce, version, why=f"an announce every {2.0**announce:g} s"),
+        PTP4L.line("announceReceiptTimeout", timeout, version, why=f"a grandmaster silent for {silence_s:g} s is gone"),
+        PTP4L.line("logSyncInterval", sync, version, why=f"{2.0**-sync:g} samples a second for the servo"),
+        PTP4L.line(delay_name, delay, version, why=f"the path is measured {2.0**-delay:g} times a second"),
+    ]
+
+
+def _servo(role: NodeRole, version: Version) -> list[ConfigLine]:
+    if role.role in _MASTERS:
+        return []
+    if role.stamps is Scheme.PTP_HARDWARE:
+        why = f"a PHC off by more than {STEP_S:g} s is set: its grandmaster was set, no packet is delayed that long"
+        return [PTP4L.line("step_threshold", STEP_S, version, why=why)]
+    return _software_servo(version)
+
+
+def _software_servo(version: Version) -> list[ConfigLine]:
+    return []
+
+
+def _logging(version: Version) -> list[ConfigLine]:
+    return [
+        PTP4L.line("use_syslog", 0, version, why="the journal gets standard output"),
+        PTP4L.line("verbose", 1, version, why="the journal gets standard output"),
+        PTP4L.line("summary_interval", 4, version, why="one line every 16 s instead of one a sample"),
+    ]
+
+
+def phc2sys_arguments(role: NodeRole, cluster: Cluster, version: Version) -> tuple[ConfigLine, ...]:
+    """The flags of phc2sys, one line each. Raises UserError for roles that have no PHC to keep."""
+    if role.stamps is not Scheme.PTP_HARDWARE:
+        raise UserError(f"{role.node}: with software stamps ptp4l steers the system clock itself: no phc2sys there")
+    flags: list[tuple[str, object, str]]
+    rate = _RATE_HZ[cluster.pace]
+    if role.role in _MASTERS:
+        tai = TAI_MINUS_UTC_2017_S
+        flags = [
+            ("-s", "CLOCK_REALTIME", "chronyd owns the system clock; the PHC follows it"),
+            ("-c", role.ports[0].nic, "the PHC that ptp4l serves"),
+            ("-O", tai, "sink minus source: the PHC keeps TAI; one more after a leap second. Not -w: a backup's port "
+                        "never becomes SLAVE or MASTER, phc2sys would wait for ever"),
+            ("-S", STEP_S, f"follows a step of the system clock above {STEP_S:g} s at once"),
+        ]  # fmt: skip
+    else:
+        flags = [
+            ("-a", None, "follows the port that ptp4l says is SLAVE, and stops when there is none"),
+            ("-r", None, "the system clock follows; given once, it is never a source"),
+            ("-F", 0.00002, "sets the clock once, at the start, when it is more than 20 µs off; never in mid-run"),
+        ]
+    flags += [
+        (
+            "-n",
+            cluster.ptp.domain,
+            "the domainNumber of ptp4l: with another one phc2sys finds nothing and says nothing",
+        ),
+        ("-R", rate, f"{rate} comparisons a second"),
+        ("-m", None, "the journal gets standard output"),
+        ("-q", None, "and not the syslog too"),
+    ]
+    return tuple(_argument(PHC2SYS, version, *flag) for flag in flags)
+
+
+def _argument(table: Table, version: Version, name: str, value: object, why: str) -> ConfigLine:
+    option = table.find(name, version)
+    if option.kind == "flag":
+        return ConfigLine(text=name, why=why, versions="all")
+    plain = f"{value:.9f}".rstrip("0") if isinstance(value, float) else value
+    line = table.line(name, plain, version, why=why)
+    return ConfigLine(text=line.text, why=why, versions="all")

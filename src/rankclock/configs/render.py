@@ -1,0 +1,153 @@
+"""A plan as files and services of each node. Pure and deterministic: the same plan gives the same bytes.
+
+Every line knows its reason and the releases that take it. Refuses what a node's daemons would reject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rankclock.cluster.facts import Facts
+from rankclock.cluster.model import Cluster, Node
+from rankclock.configs.chrony import CHRONY_CONF, chrony_lines, reference_lines
+from rankclock.configs.linuxptp import PTP4L_CONF, phc2sys_arguments, ptp4l_lines
+from rankclock.configs.options import ConfigLine
+from rankclock.configs.target import Target, target_of
+from rankclock.configs.units import (
+    CHRONY_DROP_IN,
+    CHRONY_UNIT,
+    PHC2SYS_UNIT,
+    PTP4L_UNIT,
+    UNITS,
+    chrony_drop_in,
+    masked_services,
+    phc2sys_unit,
+    ptp4l_unit,
+)
+from rankclock.planning.model import NodeRole, Owner, Plan, Role, Scheme
+from rankclock.planning.topology import Topology
+
+__all__ = ["RenderedNode", "Service", "explain", "render", "render_reference"]
+
+CHRONYD = "/usr/sbin/chronyd"
+PTP4L = "/usr/sbin/ptp4l"
+PHC2SYS = "/usr/sbin/phc2sys"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One daemon of a node: its command in the foreground, when it starts (0 first), and its systemd unit.
+
+    directories: what must exist before it starts, beside its files.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    tier: int
+    unit: str | None
+    directories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedNode:
+    """Everything of one node. files: absolute path to text. masks: services that must not run. lines: for `explain`."""
+
+    node: str
+    role: Role
+    files: Mapping[str, str]
+    services: tuple[Service, ...]
+    masks: tuple[str, ...]
+    target: Target
+    lines: Mapping[str, tuple[ConfigLine, ...]]
+
+
+def render(plan: Plan, cluster: Cluster, facts: Mapping[str, Facts] | None = None) -> dict[str, RenderedNode]:
+    """Files and services of every node that has a role. Raises UserError for what a node's daemons would reject."""
+    topology = Topology(cluster)
+    references = [server for role in plan.roles.values() for server in role.servers if server.reference]
+    near = {server.address: topology.on_lan(server.address) for server in references}
+    return {
+        name: _node(role, cluster, target_of(name, (facts or {}).get(name)), near=near)
+        for name, role in plan.roles.items()
+    }
+
+
+def render_reference(node: Node, cluster: Cluster, facts: Facts | None = None) -> RenderedNode:
+    """A chronyd that serves the node's own clock as the truth: the reference of a lab. Never part of a plan."""
+    target = target_of(node.name, facts)
+    lines = {CHRONY_CONF: reference_lines(node, cluster, target.chrony_version)}
+    return RenderedNode(
+        node=node.name,
+        role=Role.SOURCE,
+        files=_texts(node.name, lines),
+        services=(_chronyd(0),),
+        masks=(),
+        target=target,
+        lines=lines,
+    )
+
+
+def explain(node: RenderedNode) -> str:
+    """Every line of a node's files with its reason and the releases that take it."""
+    out = []
+    for path, lines in node.lines.items():
+        out.append(f"{node.node}: {path}")
+        for line in lines:
+            if line.text:
+                out.append(f"  {line.text}")
+                out += [f"      why: {line.why}"] if line.why else []
+                out += [f"      releases: {line.versions}"] if line.versions else []
+    return "\n".join(out) + "\n"
+
+
+def _node(role: NodeRole, cluster: Cluster, target: Target, *, near: Mapping[str, bool]) -> RenderedNode:
+    lines: dict[str, tuple[ConfigLine, ...]] = {}
+    services: list[Service] = []
+    if role.owner is Owner.CHRONYD:
+        on_lan = all(near[server.address] for server in role.servers if server.reference)
+        lines[CHRONY_CONF] = chrony_lines(role, cluster, target.chrony_version, sources_on_lan=on_lan)
+        lines[CHRONY_DROP_IN] = chrony_drop_in(role)
+        services.append(_chronyd(role.tier))
+    if role.stamps is not None:
+        has_sources = any(server.reference for server in role.servers)
+        tier = role.tier + 1 if role.owner is Owner.CHRONYD else role.tier
+        lines[PTP4L_CONF] = ptp4l_lines(role, cluster, target.linuxptp_version, has_sources=has_sources)
+        argv = (PTP4L, "-f", PTP4L_CONF)
+        lines[f"{UNITS}/{PTP4L_UNIT}"] = ptp4l_unit(role, " ".join(argv))
+        services.append(Service(name="ptp4l", argv=argv, tier=tier, unit=PTP4L_UNIT))
+        if role.stamps is Scheme.PTP_HARDWARE:
+            services.append(_phc2sys(role, cluster, target, lines, tier))
+    return RenderedNode(
+        node=role.node,
+        role=role.role,
+        files=_texts(role.node, lines),
+        services=tuple(services),
+        masks=masked_services(role),
+        target=target,
+        lines=lines,
+    )
+
+
+def _chronyd(tier: int) -> Service:
+    # -u root: in the foreground here; the distribution's unit drops to its own user. -d logs to standard error.
+    argv = (CHRONYD, "-d", "-u", "root", "-f", CHRONY_CONF)
+    directories = ("/run/chrony", "/var/lib/chrony")
+    return Service(name="chronyd", argv=argv, tier=tier, unit=CHRONY_UNIT, directories=directories)
+
+
+def _phc2sys(
+    role: NodeRole, cluster: Cluster, target: Target, lines: dict[str, tuple[ConfigLine, ...]], tier: int
+) -> Service:
+    arguments = phc2sys_arguments(role, cluster, target.linuxptp_version)
+    argv = (PHC2SYS, *(word for line in arguments for word in line.text.split(" ")))
+    lines["phc2sys"] = arguments
+    lines[f"{UNITS}/{PHC2SYS_UNIT}"] = phc2sys_unit(role, " ".join(argv))
+    return Service(name="phc2sys", argv=argv, tier=tier, unit=PHC2SYS_UNIT)
+
+
+def _texts(node: str, lines: Mapping[str, tuple[ConfigLine, ...]]) -> dict[str, str]:
+    head = f"# {node}: written by rankclock from the cluster's plan; change the cluster file and render again.\n"
+    return {
+        path: head + "".join(f"{line.text}\n" for line in body) for path, body in lines.items() if path.startswith("/")
+    }

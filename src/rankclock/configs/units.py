@@ -1,0 +1,108 @@
+"""systemd units that work on Debian 12, and which services must not run beside them.
+
+Debian 12's phc2sys@.service requires a ptp4l.service that does not exist, and its ptp4l@.service takes one interface:
+so ours stand beside under names of their own. Exactly one program owns CLOCK_REALTIME: every other is masked.
+"""
+
+from __future__ import annotations
+
+from rankclock.configs.options import ConfigLine
+from rankclock.planning.model import NodeRole, Owner, Role
+
+__all__ = [
+    "CHRONY_DROP_IN",
+    "PHC2SYS_UNIT",
+    "PTP4L_UNIT",
+    "chrony_drop_in",
+    "masked_services",
+    "phc2sys_unit",
+    "ptp4l_unit",
+]
+
+UNITS = "/etc/systemd/system"
+CHRONY_UNIT = "chrony.service"
+PTP4L_UNIT = "rankclock-ptp4l.service"
+PHC2SYS_UNIT = "rankclock-phc2sys.service"
+CHRONY_DROP_IN = f"{UNITS}/{CHRONY_UNIT}.d/rankclock.conf"
+
+_OTHER_OWNERS = ("systemd-timesyncd.service", "ntp.service", "ntpsec.service", "openntpd.service", "timemaster.service")
+_MASTERS = (Role.GRANDMASTER, Role.BACKUP_GRANDMASTER)
+
+
+def masked_services(role: NodeRole) -> tuple[str, ...]:
+    """Services that a deployment masks on the node: they would steer the same clock, or take the same ports."""
+    packaged = [f"{daemon}@{port.nic}.service" for port in role.ports for daemon in ("ptp4l", "phc2sys")]
+    chrony = () if role.owner is Owner.CHRONYD else (CHRONY_UNIT,)
+    return (*_OTHER_OWNERS, *chrony, *packaged)
+
+
+def chrony_drop_in(role: NodeRole) -> tuple[ConfigLine, ...]:
+    """Beside the distribution's chrony.service: nothing else steers the clock while it runs, and it comes back."""
+    others = " ".join(masked_services(role)[: len(_OTHER_OWNERS)])
+    return (
+        ConfigLine(text="[Unit]"),
+        ConfigLine(text=f"Conflicts={others}", why="one owner of CLOCK_REALTIME: these stop when chronyd starts"),
+        ConfigLine(text=""),
+        ConfigLine(text="[Service]"),
+        ConfigLine(text="Restart=on-failure", why="a clock without its daemon drifts unseen"),
+        ConfigLine(text="RestartSec=2", why="no busy loop while something lasting is wrong"),
+    )
+
+
+def ptp4l_unit(role: NodeRole, command: str) -> tuple[ConfigLine, ...]:
+    """The unit that runs ptp4l with its rendered file."""
+    conflicts = ["timemaster.service", *(f"ptp4l@{port.nic}.service" for port in role.ports)]
+    after = "network-online.target" + (f" {CHRONY_UNIT}" if role.role in _MASTERS else "")
+    owns = role.owner is Owner.PTP4L
+    if owns:
+        conflicts += [CHRONY_UNIT, *_OTHER_OWNERS]
+    return _unit(
+        description=f"PTP {role.role.value.replace('-', ' ')} of {role.node} (rankclock)",
+        after=after,
+        wants="network-online.target",
+        conflicts=conflicts,
+        command=command,
+        capabilities="CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE CAP_SYS_TIME",
+    )
+
+
+def phc2sys_unit(role: NodeRole, command: str) -> tuple[ConfigLine, ...]:
+    """The unit that runs phc2sys with its rendered flags."""
+    conflicts = ["timemaster.service", *(f"phc2sys@{port.nic}.service" for port in role.ports)]
+    if role.owner is Owner.PHC2SYS:
+        conflicts += [CHRONY_UNIT, *_OTHER_OWNERS]
+    return _unit(
+        description=f"PHC and system clock of {role.node} (rankclock)",
+        after=CHRONY_UNIT if role.role in _MASTERS else PTP4L_UNIT,
+        wants=CHRONY_UNIT if role.role in _MASTERS else PTP4L_UNIT,
+        conflicts=conflicts,
+        command=command,
+        capabilities="CAP_SYS_TIME",
+    )
+
+
+def _unit(
+    *, description: str, after: str, wants: str, conflicts: list[str], command: str, capabilities: str
+) -> tuple[ConfigLine, ...]:
+    unique = " ".join(dict.fromkeys(conflicts))
+    return (
+        ConfigLine(text="[Unit]"),
+        ConfigLine(text=f"Description={description}"),
+        ConfigLine(text=f"After={after}", why="what it needs is up first"),
+        ConfigLine(text=f"Wants={wants}", why="started along; Requires would take this one down with it"),
+        ConfigLine(text=f"Conflicts={unique}", why="would steer the same clock or take the same ports"),
+        ConfigLine(text="StartLimitIntervalSec=0", why="tries for ever: a NIC that comes back is used again"),
+        ConfigLine(text=""),
+        ConfigLine(text="[Service]"),
+        ConfigLine(text="Type=simple"),
+        ConfigLine(text=f"ExecStart={command}", why="in the foreground, as it was tried"),
+        ConfigLine(text="Restart=always", why="a clock without its daemon drifts unseen"),
+        ConfigLine(text="RestartSec=1"),
+        ConfigLine(text=f"CapabilityBoundingSet={capabilities}", why="what it needs of root, and no more"),
+        ConfigLine(text="NoNewPrivileges=yes"),
+        ConfigLine(text="ProtectHome=yes"),
+        ConfigLine(text="PrivateTmp=yes"),
+        ConfigLine(text=""),
+        ConfigLine(text="[Install]"),
+        ConfigLine(text="WantedBy=multi-user.target"),
+    )

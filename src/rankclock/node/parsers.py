@@ -1,0 +1,177 @@
+"""Asks the daemons themselves whether they take a file: `chronyd -p`, ptp4l's parser, phc2sys's flags, systemd-analyze.
+
+Decides nothing about the content. Every daemon runs without the power to set a clock and, where namespaces may be
+made, in a network of its own with no interface: a file that names a real NIC must be parsed, never carried out.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankclock.errors import HostError
+
+__all__ = ["ParserVerdict", "check_command", "check_file", "find_program"]
+
+TIMEOUT_S = 10.0
+
+Finder = Callable[[str], Path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParserVerdict:
+    """What a daemon says of a file. accepted: None where it could not be asked; said: its words, or why not."""
+
+    what: str
+    program: str
+    accepted: bool | None
+    said: str
+
+
+def find_program(name: str) -> Path:
+    """A daemon in $RANKCLOCK_DAEMONS, on PATH or in sbin. Raises HostError."""
+    folders = [os.environ.get("RANKCLOCK_DAEMONS", ""), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]
+    found = shutil.which(name, path=os.pathsep.join(folder for folder in folders if folder))
+    if found is None:
+        raise HostError(f"{name} not found in $RANKCLOCK_DAEMONS, PATH or /usr/sbin: install it, or name its folder")
+    return Path(found)
+
+
+def check_file(path: Path, find: Finder = find_program) -> ParserVerdict:
+    """Ask the daemon that reads a file of that name. Never raises for what the daemon says."""
+    if path.name == "chrony.conf":
+        return _chrony(path, find)
+    if path.name == "ptp4l.conf":
+        return _ptp4l(path, find)
+    if path.suffix == ".service":
+        return _systemd(path, find)
+    return ParserVerdict(what=str(path), program="", accepted=None, said="no parser for files of this name")
+
+
+def check_command(argv: Sequence[str], find: Finder = find_program) -> ParserVerdict:
+    """Ask phc2sys whether it takes its flags: it reads them in order, and -h behind them ends it before it starts."""
+    what, name = " ".join(argv), Path(argv[0]).name
+    if name != "phc2sys":
+        return ParserVerdict(what=what, program=name, accepted=None, said="no parser for this command")
+    done = _run(what, name, [*argv[1:], "-h"], find)
+    if isinstance(done, ParserVerdict):
+        return done
+    said = done.stderr.strip().splitlines()
+    first = said[0] if said and not said[0].startswith("usage") else ""
+    return ParserVerdict(what=what, program=name, accepted=done.returncode == 0, said=first)
+
+
+def _chrony(path: Path, find: Finder) -> ParserVerdict:
+    done = _run(str(path), "chronyd", ["-p", "-f", str(path)], find)
+    if isinstance(done, ParserVerdict):
+        return done
+    said = done.stderr.strip().splitlines()
+    return ParserVerdict(
+        what=str(path), program="chronyd", accepted=done.returncode == 0, said=said[-1] if done.returncode else ""
+    )
+
+
+_PTP4L_REJECTS = 254
+_PTP4L_STOPS = 255
+"""254: the file is rejected. 255: it was taken, and then something was missing (no interface here): that is a yes.
+(linuxptp 3.1.1 to 4.4: config_read's fault is main's exit code, everything later is -1.)
+"""
+
+
+def _ptp4l(path: Path, find: Finder) -> ParserVerdict:
+    what = str(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        return ParserVerdict(what=what, program="ptp4l", accepted=None, said=str(error))
+    with tempfile.TemporaryDirectory(prefix="rankclock-") as folder:
+        # The interfaces are renamed line by line in a copy: should no namespace keep them away, none exists.
+        copy = Path(folder) / "ptp4l.conf"
+        copy.write_text(_without_interfaces(text), encoding="utf-8")
+        done = _run(what, "ptp4l", ["-f", str(copy), "-q", "-m", "--uds_address", f"{folder}/s"], find)
+    if isinstance(done, ParserVerdict):
+        return done
+    said = [line for line in (done.stderr + done.stdout).strip().splitlines() if line]
+    rejected = done.returncode == _PTP4L_REJECTS or any(_REJECTION.search(line) for line in said)
+    accepted = False if rejected else True if done.returncode == _PTP4L_STOPS else None
+    return ParserVerdict(what=what, program="ptp4l", accepted=accepted, said=said[0] if said and not accepted else "")
+
+
+_REJECTION = re.compile(r"at line \d+|unknown option|failed to parse|out of range|malformed|missing section")
+_SECTION = re.compile(r"^\[(?!global\]|unicast_master_table\])([^\]]+)\]\s*$", re.MULTILINE)
+
+
+def _without_interfaces(text: str) -> str:
+    numbers: dict[str, int] = {}
+    return _SECTION.sub(lambda match: f"[rknone{numbers.setdefault(match[1], len(numbers))}]", text)
+
+
+def _systemd(path: Path, find: Finder) -> ParserVerdict:
+    done = _run(str(path), "systemd-analyze", ["verify", "--man=no", str(path)], find, isolate=False)
+    if isinstance(done, ParserVerdict):
+        return done
+    # Units beside it that are not installed here are none of this file's faults.
+    own = [line for line in done.stderr.splitlines() if path.name in line and "not found" not in line]
+    return ParserVerdict(what=str(path), program="systemd-analyze", accepted=not own, said=own[0] if own else "")
+
+
+def _run(
+    what: str, name: str, arguments: Sequence[str], find: Finder, *, isolate: bool = True
+) -> subprocess.CompletedProcess[str] | ParserVerdict:
+    try:
+        program = find(name)
+    except HostError as error:
+        return ParserVerdict(what=what, program=name, accepted=None, said=str(error))
+    prefix = _isolation() if isolate else ()
+    if prefix is None:
+        said = "cannot give up the power to set this machine's clock (neither unshare nor setpriv works)"
+        return ParserVerdict(what=what, program=name, accepted=None, said=said)
+    try:
+        return subprocess.run(
+            [*prefix, str(program), *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ParserVerdict(what=what, program=name, accepted=None, said=f"did not end within {TIMEOUT_S:g} s")
+    except OSError as error:
+        return ParserVerdict(what=what, program=name, accepted=None, said=f"{program}: {error.strerror}")
+
+
+_DROP = ("setpriv", "--bounding-set=-sys_time", "--inh-caps=-sys_time")
+
+
+def _isolation() -> tuple[str, ...] | None:
+    """The command prefix without power over the clock: a user and network namespace, else a dropped capability.
+
+    Capabilities of a new user namespace do not reach the machine's clock (it belongs to the first one).
+    """
+    namespaced = ("unshare", "--user", "--map-root-user", "--net")
+    for prefix in ((*namespaced, *_DROP), namespaced, _DROP):
+        if _works(prefix):
+            return prefix
+    return () if os.geteuid() != 0 else None
+
+
+_WORKING: dict[tuple[str, ...], bool] = {}
+
+
+def _works(prefix: tuple[str, ...]) -> bool:
+    if prefix not in _WORKING:
+        try:
+            done = subprocess.run([*prefix, "true"], capture_output=True, timeout=TIMEOUT_S, check=False)
+            _WORKING[prefix] = done.returncode == 0
+        except (OSError, subprocess.TimeoutExpired):
+            _WORKING[prefix] = False
+    return _WORKING[prefix]
