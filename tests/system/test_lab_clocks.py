@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 import sys
 import threading
 import time
@@ -53,16 +54,24 @@ def test_every_clock_that_a_process_reads_is_the_nodes_at_that_instant(lab: Lab)
         """
 ids = ["CLOCK_REALTIME", "CLOCK_MONOTONIC", "CLOCK_MONOTONIC_RAW", "CLOCK_BOOTTIME", "CLOCK_TAI"]
 rows = []
+tv, zone = (ctypes.c_long * 2)(), (ctypes.c_int * 2)()  # a caller that also asks for the time zone
 for i in range(200):
     for name in ids:
         a = host_ns(); v = time.clock_gettime_ns(getattr(time, name)); b = host_ns()
         rows.append((name, a, v, b))
     a = host_ns(); v = time.time_ns(); b = host_ns()
     rows.append(("CLOCK_REALTIME", a, v, b))
+    a = host_ns(); ctypes.CDLL(None).gettimeofday(tv, zone); b = host_ns()
+    rows.append(("microseconds", a, tv[0] * 10**9 + tv[1] * 1000 + 999, b + 1000))
 print(json.dumps(rows))
 """,
     )
-    field = {"CLOCK_REALTIME": "real_ns", "CLOCK_TAI": "real_ns", "CLOCK_MONOTONIC_RAW": "raw_ns"}
+    field = {
+        "CLOCK_REALTIME": "real_ns",
+        "microseconds": "real_ns",
+        "CLOCK_TAI": "real_ns",
+        "CLOCK_MONOTONIC_RAW": "raw_ns",
+    }
     clock = lab.clock("n1")
     for name, before_ns, value_ns, after_ns in rows:
         what = field.get(name, "mono_ns")
@@ -303,3 +312,11 @@ def test_only_root_of_a_node_may_set_its_clock(lab: Lab) -> None:
     if "Operation not permitted" in done.stderr or "Invalid argument" in done.stderr:
         pytest.skip("this lab has only one user (it was started without root)")
     assert done.stdout == "refused\n", done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("ethtool", path="/usr/sbin:/sbin:/usr/bin"), reason="needs ethtool")
+def test_ethtool_says_what_the_nodes_interfaces_say(lab: Lab) -> None:
+    said = lab.run("n1", ["ethtool", "-T", "eth0"], timeout_s=5).stdout
+    assert "hardware-raw-clock" in said
+    assert "PTP Hardware Clock: 0" in said
+    assert "PTP Hardware Clock: none" in lab.run("n2", ["ethtool", "-T", "eth0"], timeout_s=5).stdout

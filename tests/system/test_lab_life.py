@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -120,6 +121,21 @@ def test_nothing_is_left_when_one_of_a_labs_processes_is_killed_at_any_of_ten_po
         print(f"\nkilled the {whom}: processes that lived at each point: {seen}")
 
 
+def test_interrupt_from_the_keyboard_ends_the_lab_in_order_and_in_silence() -> None:
+    script = HARNESS.replace(
+        "    time.sleep(1000)", "    try: time.sleep(1000)\n    except KeyboardInterrupt: print('ending')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    argv = [sys.executable, "-c", script]
+    with subprocess.Popen(argv, env=environment, text=True, stdout=-1, stderr=-1, start_new_session=True) as harness:
+        assert harness.stdout
+        while harness.stdout.readline() not in ("busy\n", ""):
+            pass
+        os.killpg(harness.pid, signal.SIGINT)
+        out, error = harness.communicate(timeout=20)
+    assert (harness.returncode, out, error) == (0, "ending\n", "")
+
+
 def test_lab_ends_with_its_context_and_says_so_to_those_who_still_hold_it(flat: Callable[..., Scenario]) -> None:
     with Lab.up(flat(2)) as lab:
         process = lab.spawn("n1", ["sleep", "1000"])
@@ -193,7 +209,9 @@ def test_hosts_clock_is_not_touched_by_a_lab_that_steps_and_slews_its_own(
 
 def _python_for(identity: list[str]) -> str | None:
     for python in (sys.executable, "/usr/bin/python3"):
-        script = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', ''], check=True)\nassert sys.version > '3.11'"
+        script = (
+            "import subprocess as s, sys\ns.run([sys.executable, '-c', ''], check=True)\nassert sys.version > '3.11'"
+        )
         probe = [*identity, python, "-c", script]
         if subprocess.run(probe, capture_output=True, check=False).returncode == 0:
             return python

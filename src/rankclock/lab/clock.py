@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rankclock.errors import HostError, InternalError
+from rankclock.errors import HostError, InternalError, UserError
 
 __all__ = ["ClockReading", "NtpState", "Segment", "VirtualClock", "drift_q48", "load_library"]
 
@@ -212,7 +212,7 @@ class VirtualClock:
     def set_drift_ppb(self, drift_ppb: float) -> None:
         """From now on the oscillator is `drift_ppb` fast (negative: slow) against the host's."""
         if not abs(drift_ppb) < 1e8:
-            raise HostError(f"{self.name}: an oscillator error of {drift_ppb} ppb: less than 100,000,000 is possible")
+            raise UserError(f"{self.name}: an oscillator error of {drift_ppb} ppb: less than 100,000,000 is possible")
         self._library.vc_set_oscillator(self.address, drift_q48(drift_ppb))
 
     def set_frozen(self, frozen: bool) -> None:

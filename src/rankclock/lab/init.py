@@ -143,12 +143,7 @@ def _start_first_process(
     if listener:
         listener.close()
     signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGKILL))
-    while True:
-        try:
-            os.waitpid(pid, 0)
-            break
-        except InterruptedError:
-            continue
+    os.waitpid(pid, 0)
     if state_at:
         shutil.rmtree(state_at[1], ignore_errors=True, dir_fd=state_at[0])
     os._exit(0)

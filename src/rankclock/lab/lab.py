@@ -367,7 +367,7 @@ def _launch(control: Channel, listener: socket.socket | None, folder: Path | Non
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL if folder else None,
-        start_new_session=folder is not None,
+        start_new_session=True,  # Ctrl-C is for us: we end the lab in order, or our end ends it
         env={"PATH": PATH},
     )
     if listener:

@@ -5,8 +5,8 @@
  * Deadlines that a program gives in its own time are turned into the host's, or a Python thread would wait for ever
  * after its node's MONOTONIC was slewed. Relative waits run at the host's rate: an error of ppm.
  *
- * Not covered: static programs and those that bypass libc (Go), dlopen("libc.so.6") by hand, file mtimes,
- * TFD_TIMER_CANCEL_ON_SET, leap seconds.
+ * Not covered: static programs and those that bypass libc (Go, Rust's futex waits), a function looked up in a handle of
+ * libc.so.6 itself, file mtimes, TFD_TIMER_CANCEL_ON_SET, timer_settime, leap seconds.
  */
 #define _GNU_SOURCE
 #include "vclock.h"
@@ -56,10 +56,12 @@ static int read_clock(clockid_t id, int64_t host_ns, int64_t *value) {
   vc_segment_at(s, host_ns, &g);
   switch (s == vc_phc && id < 0 ? CLOCK_REALTIME : id) {
     case CLOCK_REALTIME:
+    case CLOCK_REALTIME_ALARM:
     case CLOCK_REALTIME_COARSE: *value = vc_real(&g, host_ns); return 1;
     case CLOCK_TAI: *value = vc_real(&g, host_ns) + s->tai_s * NS_PER_S; return 1;
     case CLOCK_MONOTONIC:
     case CLOCK_MONOTONIC_COARSE:
+    case CLOCK_BOOTTIME_ALARM:
     case CLOCK_BOOTTIME: *value = vc_mono(&g, host_ns); return 1;
     case CLOCK_MONOTONIC_RAW: *value = vc_raw(&g, host_ns); return 1;
     default: return 0; /* CPU time of processes and threads */
@@ -83,8 +85,9 @@ int clock_getres(clockid_t id, struct timespec *t) {
 
 int gettimeofday(struct timeval *restrict tv, void *restrict zone) {
   NEXT(gettimeofday);
+  int result = next(tv, zone);
+  if (!vc_system || !tv || result < 0) return result;
   struct timespec t;
-  if (!vc_system || zone) return next(tv, zone);
   clock_gettime(CLOCK_REALTIME, &t);
   *tv = (struct timeval){t.tv_sec, t.tv_nsec / 1000};
   return 0;

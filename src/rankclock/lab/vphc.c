@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <linux/ethtool.h>
 #include <linux/net_tstamp.h>
+#include <linux/netlink.h>
 #include <linux/ptp_clock.h>
 #include <linux/sockios.h>
 #include <net/if.h>
@@ -183,6 +184,16 @@ int ioctl(int fd, unsigned long request, ...) {
     return ts_info(fd, argument);
   if (_IOC_TYPE(request) == PTP_CLK_MAGIC && is_phc(fd)) return phc_ioctl(request, argument);
   return next_ioctl(fd, request, argument);
+}
+
+/* `ethtool -T` asks by netlink first, which is the kernel's own and would say that there is no PHC; without it, by
+ * ioctl. So that it says what every other program of the node sees, it alone gets no netlink. */
+int socket(int domain, int type, int protocol) {
+  NEXT(socket);
+  if (vc_phc && domain == AF_NETLINK && protocol == NETLINK_GENERIC &&
+      strcmp(program_invocation_short_name, "ethtool") == 0)
+    return fail(EPROTONOSUPPORT);
+  return next(domain, type, protocol);
 }
 
 /* ---- which stamps a socket gets ---- */
