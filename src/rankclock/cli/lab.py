@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,6 +72,55 @@ def _start_player(name: str) -> None:
             start_new_session=True,
             cwd="/",
         )
+
+
+@app.command()
+def apply(
+    folder: Annotated[Path, typer.Argument(help="What `rankclock render` has written.")],
+    name: LabName = None,
+    settle_s: Annotated[
+        float, typer.Option(help="A tier is right once it has been within the accuracy so long.")
+    ] = 5.0,
+    timeout_s: Annotated[float, typer.Option(help="How long a tier may take.")] = 90.0,
+    as_json: Json = False,
+) -> None:
+    """Start the rendered services in a lab, tier by tier, and tell how well the clocks do.
+
+    Example: rankclock render examples/lab.yaml -o out/ && rankclock lab apply out/
+    """
+    from rankclock.configs.manifest import read_rendered
+    from rankclock.errors import ExitCode
+    from rankclock.lab import Lab
+    from rankclock.lab.apply import apply as apply_in_lab
+    from rankclock.lab.registry import one_of
+    from rankclock.timebase import format_span_ns
+
+    nodes = read_rendered(folder)
+    kept = one_of(name)
+    lab = Lab.attach(kept.name)
+    accuracy_ns = lab.scenario.cluster.require.accuracy_ns
+    tiers = apply_in_lab(
+        lab,
+        nodes,
+        accuracy_ns=accuracy_ns,
+        settle_s=settle_s,
+        timeout_s=timeout_s,
+        logs=kept.folder / "log",
+        progress=err().print,
+    )
+    lab.down()
+    if as_json:
+        print_json({"schema": "rankclock-lab-apply/1", "lab": kept.name, "tiers": [asdict(tier) for tier in tiers]})
+    else:
+        for tier in tiers:
+            state = "within" if tier.settled else "NOT within"
+            worst = "no clock" if tier.worst_ns is None else f"worst true offset {format_span_ns(tier.worst_ns)}"
+            out().print(
+                f"tier {tier.tier}: {', '.join(tier.nodes) or '-'}: {state} {format_span_ns(accuracy_ns)} "
+                f"after {tier.took_s:.1f} s, {worst}"
+            )
+    if not all(tier.settled for tier in tiers):
+        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
 @app.command()

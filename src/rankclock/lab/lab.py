@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -304,6 +305,9 @@ class Lab:
     def start_service(self, node: str, service: ServiceLike, *, log: Path | None = None) -> LabProcess:
         """Starts a daemon as its plan says; the program is found by its base name (`find_daemon`)."""
         argv = [str(find_daemon(Path(service.argv[0]).name)), *service.argv[1:]]
+        directories = list(getattr(service, "directories", ()))
+        if directories:
+            self._request(node, {"op": "folders", "folders": directories}, ())
         process = self.spawn(node, argv, log=log, service=service.name)
         self.services[node, service.name] = process
         return process
@@ -317,6 +321,17 @@ class Lab:
         if not self._request(node, {"op": "signal", "service": service, "number": int(number)}, ())[0]["sent"]:
             running = ", ".join(name for name, runs in self.running_services(node).items() if runs)
             raise UserError(f"service {service!r} does not run on {node}: running there: {running or 'none'}")
+
+    def stop_service(self, node: str, service: str, timeout_s: float = 5) -> None:
+        """Ends a service that runs (SIGTERM, SIGKILL after `timeout_s`); does nothing where it does not."""
+        deadline = time.monotonic() + timeout_s
+        number = signal.SIGTERM
+        while self.running_services(node).get(service):
+            with contextlib.suppress(UserError):
+                self.signal_service(node, service, number)
+            if time.monotonic() > deadline:
+                number = signal.SIGKILL
+            time.sleep(0.02)
 
     def link(self, node: str, nic: str = "eth0") -> Link:
         """The path between an interface and its segment. Raises UserError where there is none of that name."""

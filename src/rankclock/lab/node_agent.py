@@ -1,7 +1,7 @@
 """The first process of a node: makes the node's namespaces, starts and reaps its processes, writes its files.
 
 It answers requests on channels (lab/channel.py); when it ends, the kernel ends every process of the node with it.
-Standard library only. Requests: network, spawn, install, connect, services, signal.
+Standard library only. Requests: network, spawn, install, folders, connect, services, signal.
 """
 
 from __future__ import annotations
@@ -94,6 +94,11 @@ class _Agent:
             file.seek(0)
             for path, size, mode in request["files"]:
                 view.install(path, file.read(size), mode)
+        return {}, []
+
+    def _do_folders(self, request: dict[str, Any], _fds: list[int]) -> Answer:
+        for folder in request["folders"]:
+            view.make_private(Path(folder))
         return {}, []
 
     def _do_spawn(self, request: dict[str, Any], fds: list[int]) -> Answer:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rankclock.lab import kernel
 
-__all__ = ["LAB_RUN", "enter", "install"]
+__all__ = ["LAB_RUN", "enter", "install", "make_private"]
 
 LAB_RUN = "/run/rankclock-lab"
 """In a node: the preloaded library, the clocks, `host/` (what private folders cover) and `own/` (where they lie)."""
@@ -120,7 +120,7 @@ def install(path: str, data: bytes, mode: int) -> None:
     target = Path(path)
     if not target.is_absolute() or ".." in target.parts:
         raise ValueError(f"a file is installed at an absolute path without '..', not at {path!r}")
-    _make_private(target.parent)
+    make_private(target.parent)
     if target.is_symlink():
         target.unlink()
     part = target.with_name(target.name + ".part")
@@ -129,14 +129,14 @@ def install(path: str, data: bytes, mode: int) -> None:
     part.rename(target)
 
 
-def _make_private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
     """Sees to it that `folder` exists on the lab's own tmpfs."""
     own_device = OWN.stat().st_dev
     for step in (*reversed(folder.parents), folder):
         if step.is_symlink():
             behind = step.readlink()
             if not behind.is_relative_to(HOST):
-                _make_private(step.resolve())
+                make_private(step.resolve())
                 continue
             if behind.is_dir():  # a link of ours to a folder of the host: one level of it becomes private
                 step.unlink()
