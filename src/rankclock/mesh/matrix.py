@@ -9,7 +9,7 @@ their readings agree.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rankclock.clockmath.closure import Closure, EdgeBound, close_mesh
@@ -25,9 +25,9 @@ METHOD = "two-way probes, combined at one instant"
 SAME_CLOCK = "both read the same clock"
 NS_PER_S = 1_000_000_000
 
-TRIED = 8
-TRIED_APART_NS = 53_000_000
-"""Common instants that are tried: eight within half a second, not in step with readings every 20 or 100 ms."""
+TRIED = 40
+TRIED_APART_NS = 47_000_000
+"""Common instants that are tried: forty in two seconds, not in step with readings every 20 or 100 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,16 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairwiseOffsets:
-    """offset(a, b) = REALTIME of a - REALTIME of b, all at the instant when `reference`'s RAW read `at_raw_ns`.
+    """offset(a, b) = REALTIME of a - REALTIME of b, all at one instant.
 
-    offsets: of pairs in the order of `nodes`. closure_error_ns: how far the worst edge's estimate is from the combined
+    raw_ns: what each node's RAW read at that instant, None where that is not known. offsets: of pairs in the order of
+    `nodes`. closure_error_ns: how far the worst edge's estimate is from the combined
     ones; None where no loop checks anything.
     """
 
     nodes: tuple[str, ...]
     reference: str
-    at_raw_ns: int | None
+    raw_ns: Mapping[str, int | None]
     offsets: Mapping[tuple[str, str], Offset]
     suspects: tuple[Suspect, ...]
     closure_error_ns: int | None
@@ -59,7 +60,13 @@ class PairwiseOffsets:
         """REALTIME of `local` minus REALTIME of `reference`. Raises KeyError for a node that is not in `nodes`."""
         if (local, reference) in self.offsets:
             return self.offsets[local, reference]
-        return self.offsets[reference, local].reversed(reference=reference)
+        mirrored = self.offsets[reference, local].reversed(reference=reference)
+        return replace(mirrored, at_raw_ns=self.raw_ns[local]) if mirrored.known else mirrored
+
+    @property
+    def at_raw_ns(self) -> int | None:
+        """The common instant on the reference's RAW."""
+        return self.raw_ns[self.reference]
 
     def worst(self) -> tuple[str, str] | None:
         """The pair with the largest |offset| that is possible; a pair with an unknown offset is worse than any."""
@@ -71,7 +78,7 @@ class PairwiseOffsets:
             "schema": SCHEMA,
             "nodes": list(self.nodes),
             "reference": self.reference,
-            "at_raw_ns": self.at_raw_ns,
+            "raw_ns": dict(self.raw_ns),
             "offsets": [
                 {"local": local, "reference": reference, "offset": offset.to_json()}
                 for (local, reference), offset in self.offsets.items()
@@ -130,7 +137,7 @@ class _Combination:
         return PairwiseOffsets(
             nodes=nodes,
             reference=self._reports[0].node,
-            at_raw_ns=self._raw[0],
+            raw_ns={**dict.fromkeys(silent), **dict(zip(self._number, self._raw, strict=True))},
             offsets=offsets,
             suspects=suspects,
             closure_error_ns=self._closure.closure_error_ns,
@@ -149,8 +156,8 @@ class _Combination:
     def _best_instant(self) -> list[int | None]:
         """What each node's RAW reads at the common instant; None where no path of measurements leads there.
 
-        The instant: of a few before the first node that was reached ended its readings, the one at which the readings
-        bound all leads best.
+        The instant: of those in the last seconds before the first node ended its readings, the one at which readings
+        and probes together bound best: just after a burst a bound is twice as narrow as just before the next.
         """
         back_ns = 0
         for raw_ns, doubt_ns, report in zip(self._raw, self._doubt, self._reports, strict=True):
@@ -160,10 +167,16 @@ class _Combination:
         tried = [self._follow(end_ns - step * TRIED_APART_NS) for step in range(TRIED)]
         return min(tried, key=self._badness)
 
-    def _badness(self, raw: Sequence[int | None]) -> tuple[int, int]:
-        """(nodes without a lead, sum of the leads' widths) were this the common instant."""
+    def _badness(self, raw: list[int | None]) -> tuple[int, int]:
+        """(nodes without a lead, sum of the widths of all leads and edges) were this the common instant."""
         leads = [self._lead(number, at_ns) for number, at_ns in enumerate(raw) if at_ns is not None]
-        return leads.count(None), sum(lead.hi_ns - lead.lo_ns for lead in leads if lead is not None)
+        width_ns = sum(lead.hi_ns - lead.lo_ns for lead in leads if lead is not None)
+        for at_ns, report in zip(raw, self._reports, strict=True):
+            for edge in report.edges:
+                if edge.raw is not None and at_ns is not None:
+                    lo_ns, hi_ns = edge.raw.offset_at(at_ns)
+                    width_ns += hi_ns - lo_ns
+        return leads.count(None), width_ns
 
     def _follow(self, raw_ns: int) -> list[int | None]:
         """Each node's RAW when the reference's read raw_ns, along estimates, quickest exchanges first."""

@@ -1,8 +1,8 @@
 """The measurements of one edge over the last minute, and the bound that they allow.
 
-Decides which bursts count when they contradict one another: a single odd burst is left out once a later one sides with
-the rest; two later bursts that agree among themselves, but not with the past, mean that the rate jumped, and the past
-is forgotten. Until then it refuses to give a bound.
+Decides which bursts count when they contradict one another. The newest one that does not fit puts all in doubt, and no
+bound is given until the next: if that sides with the past, the odd burst is left out; if it sides with the odd one, the
+rate jumped, and the past is forgotten, even those bursts that a line might still join to it (any two fit some line).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from rankclock.mesh.settings import ProbeSettings
 
 __all__ = ["EdgeWindow", "Solution"]
 
-CONFIRMED_BY = 2
-"""Bursts that must agree among themselves before they overrule all earlier ones."""
+WAITING = "the last measurements contradict those before: the rate jumped, or a stamp is wrong; the next will tell"
 
 LATELY_NS = 10_000_000_000
 NS_PER_S = 1_000_000_000
@@ -50,6 +49,7 @@ class EdgeWindow:
     def __init__(self, settings: ProbeSettings) -> None:
         self._settings = settings
         self._bursts: deque[Burst] = deque()
+        self._doubted: list[Burst] = []
         self.rate_changes = 0
         self.odd_bursts = 0
 
@@ -69,14 +69,13 @@ class EdgeWindow:
     def clear(self) -> None:
         """Forget everything: the peer's clock is another one."""
         self._bursts.clear()
+        self._doubted.clear()
 
     def solve(self, at_ns: int) -> Solution | Infeasible:
         """Bound and estimate at a local RAW instant."""
         for burst in self._bursts:
             burst.settle(self._settings)
-        bound = self._bound(list(self._bursts), at_ns)
-        if isinstance(bound, Infeasible):
-            bound = self._settle_contradiction(at_ns) or bound
+        bound = self._settled_bound(at_ns)
         if isinstance(bound, Infeasible):
             return bound
         line = self._line(at_ns)
@@ -103,37 +102,31 @@ class EdgeWindow:
             rate_limit_ppb=self._settings.rate_limit_ppb,
         )
 
-    def _settle_contradiction(self, at_ns: int) -> HullBound | None:
-        """A bound from the bursts that agree, if it can be told by now which they are; drops the others."""
-        bursts = [burst for burst in self._bursts if burst.lower is not None or burst.upper is not None]
-        if not any(burst.lower for burst in bursts) or not any(burst.upper for burst in bursts):
-            return None
-        start = self._agreeing_suffix(bursts, at_ns)
-        if start > 0:
-            without_odd = bursts[: start - 1] + bursts[start:]
-            bound = self._bound(without_odd, at_ns)
-            if isinstance(bound, HullBound) and start > 1:
+    def _settled_bound(self, at_ns: int) -> HullBound | Infeasible:
+        """The bound of the bursts that may be believed by now; moves them between `_bursts` and `_doubted`."""
+        bound = self._bound(list(self._bursts), at_ns)
+        if self._doubted:
+            later = list(self._bursts)[1:]
+            if not any(burst.lower for burst in later) or not any(burst.upper for burst in later):
+                return Infeasible(why=WAITING)
+            without_it = self._bound([*self._doubted, *later], at_ns)
+            if isinstance(without_it, HullBound):
                 self.odd_bursts += 1
-                self._bursts = deque(without_odd)
-                return bound
-        if len(bursts) - start >= CONFIRMED_BY:
-            bound = self._bound(bursts[start:], at_ns)
+                self._bursts = deque([*self._doubted, *later])
+                self._doubted = []
+                return without_it
             if isinstance(bound, HullBound):
                 self.rate_changes += 1
-                self._bursts = deque(bursts[start:])
+                self._doubted = []
                 return bound
-        return None
-
-    def _agreeing_suffix(self, bursts: Sequence[Burst], at_ns: int) -> int:
-        """Where the longest run of newest bursts that do not contradict one another starts (their number if none)."""
-        start = len(bursts)
-        while start > 0:
-            tail = bursts[start - 1 :]
-            complete = any(burst.lower for burst in tail) and any(burst.upper for burst in tail)
-            if complete and isinstance(self._bound(tail, at_ns), Infeasible):
-                break
-            start -= 1
-        return start
+        both_ways = any(burst.lower for burst in self._bursts) and any(burst.upper for burst in self._bursts)
+        if isinstance(bound, Infeasible) and both_ways:
+            bursts = list(self._bursts)
+            newest = max(index for index, burst in enumerate(bursts) if burst.lower or burst.upper)
+            self._doubted = self._doubted or bursts[:newest]
+            self._bursts = deque(bursts[newest:])
+            return Infeasible(why=WAITING)
+        return bound
 
     def _line(self, at_ns: int) -> Line | None:
         points = [burst.quickest for burst in self._bursts if burst.quickest is not None]
