@@ -136,11 +136,15 @@ def test_interrupt_from_the_keyboard_ends_the_lab_in_order_and_in_silence() -> N
     assert (harness.returncode, out, error) == (0, "ending\n", "")
 
 
-def test_lab_ends_with_its_context_and_says_so_to_those_who_still_hold_it(flat: Callable[..., Scenario]) -> None:
+def test_lab_ends_with_its_context_and_says_so_to_those_who_still_hold_it(
+    flat: Callable[..., Scenario], until: Callable[..., None]
+) -> None:
     with Lab.up(flat(2)) as lab:
-        process = lab.spawn("n1", ["sleep", "1000"])
+        process = lab.spawn("n1", ["sh", "-c", "echo hello; exec sleep 1000"])
+        until(lambda: process.log_text() == "hello\n", 5, "it runs")
         assert lab.alive()
     assert process.poll() == -9
+    assert process.log_text() == "hello\n", "what it said stays readable"
     assert not Path(f"/proc/{process.pid}").exists()
     with pytest.raises(HostError, match="the lab is gone"):
         lab.run("n1", ["true"], timeout_s=5)

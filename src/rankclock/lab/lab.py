@@ -75,7 +75,7 @@ class Lab:
         self._outer = outer
         self._library = library_path()
         self._nodes: dict[str, _NodeSide] = {}
-        self._kept_fds: list[int] = []
+        self._spawned: list[LabProcess] = []
 
     # ---- life ----
 
@@ -138,9 +138,6 @@ class Lab:
             if side.phc:
                 side.phc.close()
         self._nodes.clear()
-        for fd in self._kept_fds:
-            os.close(fd)
-        self._kept_fds.clear()
         self._control.close()
         if self._outer:
             try:
@@ -149,6 +146,9 @@ class Lab:
                 self._outer.kill()
                 self._outer.wait()
             self._outer = None
+        for process in self._spawned:
+            process.close()
+        self._spawned.clear()
 
     def alive(self) -> bool:
         """Whether the lab still runs."""
@@ -222,11 +222,10 @@ class Lab:
             process = self._start(node, argv, files, env=env, clock=clock, cwd=cwd, log=None)
             try:
                 code = process.wait(timeout_s)
-            except HostError:
+            except BaseException:
                 process.kill()
+                process.close()
                 raise
-            finally:
-                process.poll()
             return subprocess.CompletedProcess(list(argv), code, _text(stdout), _text(stderr))
 
     def spawn(
@@ -243,15 +242,16 @@ class Lab:
         """Starts a program in a node; its output goes to `log`, or to memory (`LabProcess.log_text`) without one."""
         if log is None:
             output = os.memfd_create(f"{node}-log", os.MFD_CLOEXEC)
-            self._kept_fds.append(output)
         else:
             output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             files = (null, output, output)
-            return self._start(
+            process = self._start(
                 node, argv, files, env=env, clock=clock, cwd=cwd, log=output if log is None else log, service=service
             )
+            self._spawned.append(process)
+            return process
         finally:
             os.close(null)
             if log is not None:

@@ -17,13 +17,14 @@ class LabProcess:
     """Started by `Lab.spawn`. `pid` is the process id as this side sees it (for /proc); signals go by pidfd."""
 
     def __init__(self, *, name: str, node: str, pidfd: int, status_fd: int, log: Path | int | None) -> None:
+        """`log`: a file, or the descriptor of one in memory, which becomes ours."""
         self.name = name
         self.node = node
         self.pid = _pid_of(pidfd)
         self.returncode: int | None = None
         self._pidfd = pidfd
         self._status_fd = status_fd
-        self._log = log
+        self._log: Path | int | str = "" if log is None else log
 
     def __repr__(self) -> str:
         return f"<LabProcess {self.name} on {self.node}, pid {self.pid}, returncode {self.returncode}>"
@@ -41,6 +42,16 @@ class LabProcess:
             os.close(self._status_fd)
             os.close(self._pidfd)
         return self.returncode
+
+    def close(self) -> None:
+        """Lets go of a process that may still run (its exit code then counts as killed); its log stays readable."""
+        if self.poll() is None:
+            self.returncode = -signal.SIGKILL
+            os.close(self._status_fd)
+            os.close(self._pidfd)
+        if isinstance(self._log, int):
+            fd, self._log = self._log, self.log_text()
+            os.close(fd)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Sends a signal to the process (not to its children); nothing happens if it has ended."""
@@ -72,8 +83,8 @@ class LabProcess:
 
     def log_text(self) -> str:
         """What it has written to stdout and stderr so far."""
-        if self._log is None:
-            return ""
+        if isinstance(self._log, str):
+            return self._log
         if isinstance(self._log, Path):
             return self._log.read_text(encoding="utf-8", errors="replace")
         return os.pread(self._log, os.fstat(self._log).st_size, 0).decode("utf-8", errors="replace")

@@ -120,6 +120,8 @@ def install(path: str, data: bytes, mode: int) -> None:
     target = Path(path)
     if not target.is_absolute() or ".." in target.parts:
         raise ValueError(f"a file is installed at an absolute path without '..', not at {path!r}")
+    if target.parent == Path("/"):
+        raise ValueError(f"{path!r}: a file is installed in a folder, not at the root")
     make_private(target.parent)
     if target.is_symlink():
         target.unlink()

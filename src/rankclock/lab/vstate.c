@@ -18,7 +18,7 @@
 /* A change takes effect a little after it is written, and its writer waits for that: every reader then sees it at the
  * same host instant, as under the kernel's own sequence lock. Without it a writer that is descheduled between reading
  * the time and publishing would let others read the old line after the new one has begun. */
-#define EFFECT_DELAY_NS 3000
+#define EFFECT_DELAY_NS 20000 /* with 3 us, 1 change in 20 became visible late: cold caches, a first touch of a page */
 
 #define PLAN_MAX 256              /* planned segments of a PLL or adjtime slew */
 #define ADJTIME_Q48 (ONE_Q48 / 2000) /* adjtime slews at 500 ppm (Linux: MAX_TICKADJ) */
@@ -163,6 +163,7 @@ static struct vc_segment *change_begin(struct vc_state *s, struct change *c) {
   sigfillset(&all); /* a handler that adjusts the clock while we hold the lock would wait for itself */
   pthread_sigmask(SIG_BLOCK, &all, &c->signals);
   if (pthread_mutex_lock(&s->lock) == EOWNERDEAD) pthread_mutex_consistent(&s->lock); /* the state is always whole */
+  vc_ring(s, (uint32_t)atomic_load(&s->published))->spare[0] = 0; /* its page is there before the time is read */
   int64_t host_ns = vc_host_ns() + EFFECT_DELAY_NS;
   uint32_t index = index_at(s, (uint32_t)atomic_load(&s->published), host_ns);
   c->keep = index + 1;
@@ -198,7 +199,7 @@ static void stepped(struct vc_state *s, struct vc_segment *g) {
 void vc_set_real(struct vc_state *s, int64_t real_ns) {
   struct change c;
   struct vc_segment *g = change_begin(s, &c);
-  g->wall_ns = real_ns - g->mono0_ns;
+  g->wall_ns = real_ns + EFFECT_DELAY_NS - g->mono0_ns; /* as if it had been set when it was asked for */
   stepped(s, g);
   change_end(s, &c);
 }
