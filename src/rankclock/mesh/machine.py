@@ -9,7 +9,7 @@ that each kernel stamp lies between two readings.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 
 from rankclock.clockmath.exchange import Stamp
@@ -184,7 +184,7 @@ class ProbeMachine:
     def _burst(self, tag: int, now_ns: int) -> list[Action]:
         edge = self._edges[tag]
         was_silent = edge.silent_bursts
-        edge.unsent.extend(edge.begin_burst(self._sequence, now_ns))
+        edge.unsent = deque(edge.begin_burst(self._sequence, now_ns))
         actions = self._send_next(tag, now_ns)
         while self._kernel_stamps and len(edge.unsent) > 1:
             actions += self._send_next(tag, now_ns)
