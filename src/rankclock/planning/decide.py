@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rankclock.cluster.model import NetworkKind, Pace, Protocol
-from rankclock.planning.budget import FIGURES, PHC2SYS_BOUND_NS
+from rankclock.cluster.model import NetworkKind, Protocol
+from rankclock.planning.budget import FIGURES, PHC2SYS_BOUND_NS, PHC2SYS_TYPICAL_NS
 from rankclock.planning.model import Answer, Decision, Expectation, Question, Scheme
 from rankclock.planning.ptp_roles import PtpTree
 from rankclock.planning.survey import Survey, names
@@ -255,31 +255,25 @@ def _path(tree: PtpTree) -> _Branch:
 
 
 def _expectations(survey: Survey, hardware: PtpTree, software: PtpTree) -> tuple[Expectation, ...]:
-    """NTP first. Two nodes below one server or rack apart: the bounds of both add up."""
-    pace: Pace = survey.cluster.pace
-    factor = survey.settings.rms_to_bound
-    chrony = FIGURES["chrony", pace]
+    """NTP first. Two nodes apart: by NTP one hop below a common server, by PTP two hops below a grandmaster."""
     emulated = any(nic.emulated for nics in survey.nics.values() for nic in nics)
-    stamps = FIGURES["ptp-emulated" if emulated else "ptp-hardware"]
-    soft = FIGURES["ptp-software"]
-    hard_typical = math.isqrt(stamps.second_ns**2 + (PHC2SYS_BOUND_NS // factor) ** 2)
-
-    def two(typical_ns: int, bound_ns: int) -> tuple[int, int]:
-        return int(typical_ns * 1.41), 2 * bound_ns
-
+    chrony, soft = FIGURES["chrony", survey.cluster.pace], FIGURES["ptp-software"]
+    hard = FIGURES["ptp-emulated" if emulated else "ptp-hardware"]
+    out = math.isqrt(hard.second_ns**2 + PHC2SYS_TYPICAL_NS**2)
     rows = (
-        (Scheme.NTP, Answer.YES, *two(chrony.adds_ns(2), factor * chrony.adds_ns(2)), chrony.source),
+        (Scheme.NTP, Answer.YES, chrony.adds_ns(2), chrony.hop_bound_ns, chrony.source),
         (
             Scheme.PTP_HARDWARE,
             _possible(hardware),
-            *two(hard_typical, factor * stamps.second_ns + PHC2SYS_BOUND_NS),
-            f"{stamps.source}; phc2sys within about 1 µs",
+            out,
+            2 * hard.hop_bound_ns + PHC2SYS_BOUND_NS,
+            f"{hard.source}; phc2sys within about 1 µs",
         ),
-        (Scheme.PTP_SOFTWARE, _possible(software), *two(soft.second_ns, factor * soft.second_ns), soft.source),
+        (Scheme.PTP_SOFTWARE, _possible(software), soft.second_ns, 2 * soft.hop_bound_ns, soft.source),
     )
     return tuple(
-        Expectation(scheme=scheme, possible=possible, typical_ns=typical_ns, bound_ns=bound_ns, source=source)
-        for scheme, possible, typical_ns, bound_ns, source in rows
+        Expectation(scheme=scheme, possible=can, typical_ns=math.isqrt(2 * rms**2), bound_ns=2 * bound, source=source)
+        for scheme, can, rms, bound, source in rows
     )
 
 

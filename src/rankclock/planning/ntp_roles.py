@@ -94,7 +94,7 @@ def source_hop(survey: Survey, to: str, *, common: bool) -> Hop | None:
     sources = names([source.name for source in survey.sources])
     what = f"{sources} to {to} by NTP"
     if survey.sources_on_lan:
-        return chrony_hop(what, step=1, pace=survey.cluster.pace, common=common, settings=survey.settings)
+        return chrony_hop(what, step=1, pace=survey.cluster.pace, common=common)
     return unknown_hop(
         what, common=common, why="no figure: the path to the source is not in the cluster's own networks"
     )
@@ -193,7 +193,7 @@ def _depths(upstreams: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
 
 def _budgets(survey: Survey, roles: Mapping[str, NodeRole], top: str | None) -> dict[str, ErrorBudget]:
     """Each node's budget along the servers that it prefers, shortest chains first."""
-    pace, settings = survey.cluster.pace, survey.settings
+    pace = survey.cluster.pace
     found: dict[str, ErrorBudget] = {}
     for role in sorted(roles.values(), key=lambda item: item.tier):
         first = role.servers[0] if role.servers else None
@@ -204,7 +204,7 @@ def _budgets(survey: Survey, roles: Mapping[str, NodeRole], top: str | None) -> 
         elif first.name in found:
             above = found[first.name]
             what = f"{first.name} to {role.node} by NTP"
-            hop = chrony_hop(what, step=len(above.hops) + 1, pace=pace, common=False, settings=settings)
+            hop = chrony_hop(what, step=len(above.hops) + 1, pace=pace, common=False)
             found[role.node] = add_up([*above.hops, hop])
         else:
             found[role.node] = add_up([unknown_hop(f"to {role.node}", common=False, why="its server has no role")])

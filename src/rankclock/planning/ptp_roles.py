@@ -310,12 +310,12 @@ def _serving(
 
 def _ptp_hops(survey: Survey, tree: PtpTree, name: str, above: tuple[str, ...], steps: int) -> list[Hop]:
     """Source to grandmaster, into its PHC, clock by clock down, and out of the last PHC."""
-    settings, top = survey.settings, tree.masters[0][0].name
+    top = tree.masters[0][0].name
     hardware = tree.scheme is Scheme.PTP_HARDWARE
     feed = source_hop(survey, top, common=True)
     hops: list[Hop] = [feed] if feed else []
     if hardware:
-        hops.append(phc2sys_hop(f"system clock to PHC of {top}", common=True, settings=settings))
+        hops.append(phc2sys_hop(f"system clock to PHC of {top}", common=True))
     emulated = any(nic.emulated for nic in survey.nics[name])
     way = [top]
     here = above
@@ -324,9 +324,9 @@ def _ptp_hops(survey: Survey, tree: PtpTree, name: str, above: tuple[str, ...], 
         here = _above(tree, here[0], tree.boundaries[here[0]][0])
     for step, (upper, lower) in enumerate(zip(way, [*way[1:], name], strict=True), start=1):
         what = f"{upper} to {lower} by PTP"
-        hops.append(ptp_hop(what, step=step, scheme=tree.scheme, emulated=emulated, settings=settings))
+        hops.append(ptp_hop(what, step=step, scheme=tree.scheme, emulated=emulated))
     if hardware:
-        hops.append(phc2sys_hop(f"PHC to system clock of {name}", common=False, settings=settings))
+        hops.append(phc2sys_hop(f"PHC to system clock of {name}", common=False))
     return hops
 
 
@@ -344,7 +344,7 @@ def _left_to_ntp(survey: Survey, tree: PtpTree, node: Node, why: str) -> NodeRol
     role = chrony_owned(survey, node, tuple(listed), serves=False, depth=1)
     feed = source_hop(survey, tree.masters[0][0].name, common=True)
     what = f"{listed[0].name} to {node.name} by NTP"
-    hop = chrony_hop(what, step=2, pace=survey.cluster.pace, common=False, settings=survey.settings)
+    hop = chrony_hop(what, step=2, pace=survey.cluster.pace, common=False)
     return replace(role, why=f"no PTP: {why}", budget=add_up([*([feed] if feed else []), hop]))
 
 

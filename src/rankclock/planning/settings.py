@@ -15,7 +15,6 @@ class Settings:
 
     small_cluster_nodes: below it a cluster is small (NTP with a local server does).
     ntp_suffices_ns: a need of this or more is met by tuned NTP on any LAN.
-    rms_to_bound: a bound is this many times a measured RMS.
     min_sources: so many independent sources outvote a wrong one.
     orphan_stratum: what servers that lost every source serve at; above any real stratum that clients would prefer.
     clocks_are_virtual: the nodes are a lab's, whose clocks are set without the kernel's permission.
@@ -23,7 +22,6 @@ class Settings:
 
     small_cluster_nodes: int = 8
     ntp_suffices_ns: int = NS_PER_MS
-    rms_to_bound: int = 3
     min_sources: int = 3
     orphan_stratum: int = 10
     gm_priority1: int = 100
