@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -12,7 +14,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ import pytest
 from rankclock.errors import HostError, UserError
 from rankclock.lab import Lab, Scenario, load_scenario
 from rankclock.lab.build import library_path
+from rankclock.lab.events import EventPlayer
 from rankclock.lab.kernel import has_sys_time
 from rankclock.lab.registry import kept_labs
 
@@ -345,7 +348,7 @@ def test_machine_without_a_compiler_is_told_what_to_install(tmp_path: Path, monk
 
 
 @pytest.fixture
-def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = Path(f"/tmp/rankclock-test-{os.getpid()}")  # short: a socket's path has at most 107 bytes
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
@@ -394,6 +397,71 @@ def test_lab_in_the_background_is_started_listed_entered_and_ended_by_commands(
     assert (ended.returncode, ended.stdout) == (0, "ended: one\n")
     assert list((runtime / "rankclock-labs").iterdir()) == []
     assert rankclock("lab", "down").returncode == 2
+
+
+def test_shell_in_a_node_has_a_terminal_with_job_control_and_gives_its_exit_code(
+    runtime: Path, scenario_file: Path, until: Callable[..., None]
+) -> None:
+    Lab.up(load_scenario(scenario_file), tied=False, name="three").down()
+    script = "import sys; from rankclock.lab import Lab; from rankclock.lab.terminal import run_here\n"
+    script += "sys.exit(run_here(Lab.attach('three'), 'n2', ['/bin/sh']))"
+    master, slave = os.openpty()
+    seen = ""
+
+    def shows(text: str) -> bool:
+        nonlocal seen
+        with contextlib.suppress(OSError):  # EIO: the shell has ended
+            while select.select([master], [], [], 0)[0]:
+                seen += os.read(master, 4096).decode()
+        return text in seen
+
+    shell = subprocess.Popen([sys.executable, "-c", script], stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    try:
+        os.write(master, b"echo on $(hostname) $(test -t 0 && echo terminal)\n")
+        until(lambda: shows("on n2 terminal"), 10, "the shell answers")
+        os.write(master, b"sleep 60\n")
+        until(lambda: b"sleep\x0060" in b" ".join(_command_lines()), 10, "it sleeps")
+        os.write(master, b"\x03")
+        os.write(master, b"echo interrupted; exit 7\n")
+        until(lambda: shows("\ninterrupted"), 10, "Ctrl-C reached the program in the node")
+        assert shell.wait(10) == 7
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(master)
+        Lab.attach("three").end()
+
+
+def _command_lines() -> Iterator[bytes]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield path.read_bytes()
+
+
+def test_events_happen_at_their_time_and_one_that_cannot_is_kept_with_its_reason(flat: Callable[..., Scenario]) -> None:
+    events = [
+        {"at_s": 0.10, "node": "n2", "action": "drift", "drift_ppb": 90_000},
+        {"at_s": 0.0, "node": "n2", "action": "step", "by_ns": -5 * S},
+        {"at_s": 0.0, "node": "n2", "action": "phc-step", "by_ns": 9 * S},
+        {"at_s": 0.05, "node": "n2", "action": "phc-freeze"},
+        {"at_s": 0.05, "node": "n1", "action": "link", "set": {"delay_ns": 700}, "up": False},
+        {"at_s": 0.05, "node": "n1", "action": "kill", "service": "chronyd"},
+    ]
+    said: list[str] = []
+    with Lab.up(flat(2, events=events)) as lab:
+        player = EventPlayer(lab, said.append)
+        player.start()
+        assert player.wait(10)
+        assert [event.action for _, event in player.happened] == ["step", "phc-step", "phc-freeze", "link", "drift"]
+        assert [reason for _, reason in player.failed] == ["service 'chronyd' does not run on n1: running there: none"]
+        assert len(said) == 6
+        assert abs(lab.true_offset_ns("n2", "n1") + 5 * S) < S // 1000
+        now_ns = time.monotonic_ns()
+        assert lab.clock("n2").at_host(now_ns + S).raw_ns - lab.clock("n2").at_host(now_ns).raw_ns - S == 90_000
+        assert lab.phc("n2").ntp().frozen
+        assert lab.link("n1").settings.delay_ns == 700
+        assert lab.run("n1", ["cat", "/sys/class/net/eth0/carrier"], timeout_s=5).stdout == "0\n"
 
 
 @pytest.mark.parametrize("victim", ["outer", "inner"])

@@ -240,22 +240,22 @@ class Lab:
         service: str | None = None,
     ) -> LabProcess:
         """Starts a program in a node; its output goes to `log`, or to memory (`LabProcess.log_text`) without one."""
-        if log is None:
-            output = os.memfd_create(f"{node}-log", os.MFD_CLOEXEC)
-        else:
-            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        output = os.memfd_create(f"{node}-log", os.MFD_CLOEXEC) if log is None else _opened(log)
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        kept: Path | int = output if log is None else log
         try:
             files = (null, output, output)
-            process = self._start(
-                node, argv, files, env=env, clock=clock, cwd=cwd, log=output if log is None else log, service=service
-            )
-            self._spawned.append(process)
-            return process
+            process = self._start(node, argv, files, env=env, clock=clock, cwd=cwd, log=kept, service=service)
+        except BaseException:
+            kept = output  # nobody will read it
+            os.close(output)
+            raise
         finally:
             os.close(null)
-            if log is not None:
+            if kept != output:
                 os.close(output)
+        self._spawned.append(process)
+        return process
 
     def spawn_on(
         self, node: str, argv: Sequence[str], files: tuple[int, int, int], *, terminal: bool = False
@@ -401,6 +401,13 @@ def _await_ready(control: Channel) -> None:
     control.sock.settimeout(REQUEST_TIMEOUT_S)
     if "error" in answer:
         raise HostError(f"the lab could not start: {answer['error']}")
+
+
+def _opened(log: Path) -> int:
+    try:
+        return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UserError(f"{log}: cannot write a log there: {error.strerror}") from error
 
 
 def _text(file: IO[bytes]) -> str:

@@ -54,7 +54,7 @@ def _in_terminal(lab: Lab, node: str, argv: Sequence[str]) -> int:
     os.close(slave)
     old = signal.signal(signal.SIGWINCH, lambda *_: termios.tcsetwinsize(master, termios.tcgetwinsize(0)))
     try:
-        tty.setraw(0)
+        tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead is kept
         _carry(master, process)
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
