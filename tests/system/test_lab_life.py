@@ -424,7 +424,7 @@ def test_shell_in_a_node_has_a_terminal_with_job_control_and_gives_its_exit_code
         until(lambda: b"sleep\x0060" in b" ".join(_command_lines()), 10, "it sleeps")
         os.write(master, b"\x03")
         os.write(master, b"echo interrupted; exit 7\n")
-        until(lambda: shows("\ninterrupted"), 10, "Ctrl-C reached the program in the node")
+        until(lambda: shows("interrupted\r\n"), 10, "Ctrl-C reached the program in the node")
         assert shell.wait(10) == 7
     finally:
         shell.kill()
