@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rankclock.cluster.facts import Facts, NicFacts
-from rankclock.cluster.model import Cluster, Nic, NicUse, Node, NodeKind, Stamps
+from rankclock.cluster.model import Cluster, Nic, NicUse, NodeKind, Stamps
 from rankclock.planning.settings import Settings
 
 __all__ = ["LAB_PHC_NAME", "NicCapability", "capabilities", "cloud_of", "excluded_nodes"]
@@ -113,16 +113,10 @@ def excluded_nodes(cluster: Cluster, facts: Mapping[str, Facts], settings: Setti
         if of_node is None or settings.clocks_are_virtual or node.kind is NodeKind.SOURCE:
             continue
         container = of_node.text("virtualisation", "container")
-        if container in (None, "none") or of_node.flag("cap_sys_time") is not False or _in_lab(of_node, node):
+        if container in (None, "none") or of_node.flag("cap_sys_time") is not False:
             continue
         excluded[node.name] = f"a {container} container without CAP_SYS_TIME: its clock is its host's"
     return excluded
-
-
-def _in_lab(facts: Facts, node: Node) -> bool:
-    indexes = {nic.phc_index for name in facts.nic_names() if (nic := facts.nic(name)) is not None}
-    phcs = [facts.phc(index) for index in indexes if index is not None]
-    return any(phc is not None and phc.clock_name == LAB_PHC_NAME for phc in phcs) and bool(node.nics)
 
 
 def cloud_of(facts: Mapping[str, Facts]) -> tuple[str | None, tuple[str, ...]]:
