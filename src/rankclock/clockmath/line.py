@@ -26,31 +26,34 @@ Point = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """offset_ns at `at_ns`, gaining `rate_ppb`; None where the points lie too close together to say anything of a rate.
+    """offset_ns at `at_ns`, gaining `rate_ppb`.
 
     scale_ns: how far the points scatter around it (robust standard deviation).
     """
 
     at_ns: int
     offset_ns: int
-    rate_ppb: float | None
+    rate_ppb: float
     scale_ns: float
 
     def offset_at(self, at_ns: int) -> int:
-        """The line's value at another instant; without a rate it is taken as constant."""
-        return self.offset_ns + round((self.rate_ppb or 0.0) * (at_ns - self.at_ns) / NS_PER_S)
+        """The line's value at another instant."""
+        return self.offset_ns + round(self.rate_ppb * (at_ns - self.at_ns) / NS_PER_S)
 
 
-def fit_line(points: Sequence[tuple[int, int]], *, at_ns: int, noise_ns: float, wander_ppb_per_s: float) -> Line | None:
+def fit_line(
+    points: Sequence[tuple[int, int]], *, at_ns: int, rate_ppb: float, noise_ns: float, wander_ppb_per_s: float
+) -> Line | None:
     """The line through `points` ((at_ns, offset_ns), in order of time), best near `at_ns`; None without points.
 
-    noise_ns: what a single point may be off by on a quiet path; it sets from where on wander outweighs noise.
+    rate_ppb: the rate to take where the points lie too close together to say anything of it. noise_ns: what a single
+    point may be off by on a quiet path; it sets from where on wander outweighs noise.
     """
     if not points:
         return None
     newest_ns, base_ns = points[-1]
     if len(points) < MIN_POINTS or newest_ns - points[0][0] < MIN_SPAN_NS:
-        return Line(at_ns=newest_ns, offset_ns=base_ns, rate_ppb=None, scale_ns=noise_ns)
+        return Line(at_ns=newest_ns, offset_ns=base_ns, rate_ppb=rate_ppb, scale_ns=noise_ns)
     weighted: list[Point] = []
     for when_ns, offset_ns in points:
         after_s = (when_ns - at_ns) / NS_PER_S

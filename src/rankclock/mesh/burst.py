@@ -30,12 +30,14 @@ WIDTH_SLACK_NS = 500
 class Point:
     """One complete exchange as an estimate: local - peer in the middle of it, and its round trip.
 
-    doubt_ns: the widths of its four stamps together.
+    took_ns: from departure to return, which the local clock measured and the peer's waiting time does not share: the
+    round trip is off by the rate between the clocks times this. doubt_ns: the widths of its four stamps together.
     """
 
     at_ns: int
     offset_ns: int
     rtt_ns: int
+    took_ns: int
     doubt_ns: int
 
 
@@ -129,6 +131,7 @@ class Burst:
             at_ns=middle_ns,
             offset_ns=interval.estimate_ns,
             rtt_ns=interval.rtt_ns,
+            took_ns=probe.returned.latest_ns - probe.departed.earliest_ns,
             doubt_ns=interval.doubt_ns,
         )
 

@@ -41,7 +41,7 @@ class ProbeSettings:
     reading_period_ns: int = 100 * NS_PER_MS
     spacing_ns: int = 500
     likely_wander_ppb_per_s: int = 5
-    rtt_slack_ns: int = 300
+    rtt_slack_ns: int = 500
     requests_per_s: int = 64
     request_burst: int = 128
     open_probes: int = 64

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rankclock.clockmath.hull import HullBound, Infeasible, bound_offset
 from rankclock.clockmath.line import Line, fit_line
-from rankclock.mesh.burst import Burst, Probe, limit_doubt_ns
+from rankclock.mesh.burst import Burst, Point, Probe, limit_doubt_ns
 from rankclock.mesh.settings import ProbeSettings
 
 __all__ = ["EdgeWindow", "Solution"]
@@ -21,6 +21,9 @@ __all__ = ["EdgeWindow", "Solution"]
 WAITING = "the last measurements contradict those before: the rate jumped, or a stamp is wrong; the next will tell"
 
 LATELY_NS = 10_000_000_000
+QUICK_SHARE = 4
+"""The quickest quarter serves for the estimate at any rate, however much round trips scatter."""
+
 NS_PER_S = 1_000_000_000
 
 
@@ -78,12 +81,11 @@ class EdgeWindow:
         bound = self._settled_bound(at_ns)
         if isinstance(bound, Infeasible):
             return bound
-        line = self._line(at_ns)
         lo_ns, hi_ns = bound.offset_at(at_ns)
         slowest, fastest = bound.rate_ppb()
-        middle_ns = (lo_ns + hi_ns) // 2
-        guess_ns = line.offset_at(at_ns) if line is not None else middle_ns
-        rate_ppb = line.rate_ppb if line is not None and line.rate_ppb is not None else (slowest + fastest) / 2
+        line = self._line(at_ns, (slowest + fastest) / 2)
+        rate_ppb = line.rate_ppb if line is not None else (slowest + fastest) / 2
+        guess_ns = line.offset_at(at_ns) if line is not None else (lo_ns + hi_ns) // 2
         return Solution(
             bound=bound,
             estimate_ns=min(max(guess_ns, lo_ns), hi_ns),
@@ -128,19 +130,31 @@ class EdgeWindow:
             return Infeasible(why=WAITING)
         return bound
 
-    def _line(self, at_ns: int) -> Line | None:
+    def _line(self, at_ns: int, rate_ppb: float) -> Line | None:
+        """The line through the quick exchanges; `rate_ppb` is what the hull says of the rate."""
         points = [burst.quickest for burst in self._bursts if burst.quickest is not None]
         if not points:
             return None
         # The route may have changed to a longer one: what counts as quick is what was quick lately.
-        newest_ns = points[-1].at_ns
-        lately = [point for point in points if newest_ns - point.at_ns <= LATELY_NS]
+        lately = [point for point in points if points[-1].at_ns - point.at_ns <= LATELY_NS]
         limit_ns = limit_doubt_ns(min(point.doubt_ns for point in lately))
-        least_ns = min(point.rtt_ns for point in lately if point.doubt_ns <= limit_ns)
-        slack_ns = max(self._settings.rtt_slack_ns, least_ns // 8)
+        trips_ns = sorted(_round_trip_ns(point, rate_ppb) for point in lately if point.doubt_ns <= limit_ns)
+        slack_ns = max(self._settings.rtt_slack_ns, trips_ns[0] / 8)
+        quick_ns = max(trips_ns[0] + slack_ns, trips_ns[len(trips_ns) // QUICK_SHARE])
         quick = [
             (point.at_ns, point.offset_ns)
             for point in points
-            if point.doubt_ns <= limit_ns and point.rtt_ns <= least_ns + slack_ns
+            if point.doubt_ns <= limit_ns and _round_trip_ns(point, rate_ppb) <= quick_ns
         ]
-        return fit_line(quick, at_ns=at_ns, noise_ns=slack_ns, wander_ppb_per_s=self._settings.likely_wander_ppb_per_s)
+        return fit_line(
+            quick,
+            at_ns=at_ns,
+            rate_ppb=rate_ppb,
+            noise_ns=slack_ns,
+            wander_ppb_per_s=self._settings.likely_wander_ppb_per_s,
+        )
+
+
+def _round_trip_ns(point: Point, rate_ppb: float) -> float:
+    """The time on the way, free of what the two clocks drifted apart while the peer held the answer back."""
+    return point.rtt_ns - rate_ppb * point.took_ns / NS_PER_S
