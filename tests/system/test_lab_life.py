@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.lab
 
 S = 10**9
 SOURCE = Path(__file__).parents[2] / "src"
+PYTHONPATH = os.pathsep.join([str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 # A lab with a daemon-like process in each node and one in the harness's own hands; says what it does as it does it.
 HARNESS = """
@@ -111,7 +113,7 @@ def test_nothing_is_left_when_one_of_a_labs_processes_is_killed_at_any_of_ten_po
 ) -> None:
     library_path()  # compiled before: a killed compiler would be another test
     before = traces()
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     seen = []
     for i in range(10):
         argv = [sys.executable, "-c", WATCHER, whom, str(0.004 + 0.04 * i), HARNESS]
@@ -128,7 +130,7 @@ def test_interrupt_from_the_keyboard_ends_the_lab_in_order_and_in_silence() -> N
     script = HARNESS.replace(
         "    time.sleep(1000)", "    try: time.sleep(1000)\n    except KeyboardInterrupt: print('ending')"
     )
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     argv = [sys.executable, "-c", script]
     with subprocess.Popen(argv, env=environment, text=True, stdout=-1, stderr=-1, start_new_session=True) as harness:
         assert harness.stdout
@@ -252,34 +254,32 @@ except HostError as error:
 """
 
 
-def _as_ordinary_user(tmp_path: Path, script: str, *before: str) -> subprocess.CompletedProcess[str]:
+def _as_ordinary_user(script: str, *before: str) -> subprocess.CompletedProcess[str]:
     if os.getuid() != 0:
         pytest.skip("this test runs as an ordinary user already: so do all the others")
     identity = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     python = _python_for(identity)
     if python is None:
         pytest.skip("no Python 3.11 that an ordinary user may run")
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    for folder in (cache, *tmp_path.parents[:3]):
-        folder.chmod(0o777 if folder == cache else 0o755)
     packages = [str(SOURCE), *(path for path in sys.path if path.endswith("site-packages"))]
-    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "XDG_CACHE_HOME": str(cache)}
-    environment |= {"PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1"}
     chronyd = shutil.which("chronyd", path="/usr/sbin:" + os.environ["PATH"]) or "/usr/sbin/chronyd"
     argv = [*before, *identity, python, "-c", script, chronyd]
-    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=90, check=False, cwd="/")
+    with tempfile.TemporaryDirectory() as home:  # not pytest's own: that is closed to other users
+        os.chown(home, 65534, 65534)
+        environment |= {"HOME": home, "XDG_CACHE_HOME": home}
+        return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=90, check=False, cwd="/")
 
 
-def test_ordinary_user_has_the_same_lab(tmp_path: Path, daemon: Callable[[str], Path]) -> None:
+def test_ordinary_user_has_the_same_lab(daemon: Callable[[str], Path]) -> None:
     daemon("chronyd")
-    done = _as_ordinary_user(tmp_path, ROOTLESS)
+    done = _as_ordinary_user(ROOTLESS)
     if "refused: the lab could not start: this machine lets ordinary users make no user namespaces" in done.stdout:
         pytest.skip(done.stdout)
     assert done.stdout == "0 True\n", done.stdout + done.stderr
 
 
-def test_ordinary_user_without_user_namespaces_gets_one_line_that_says_what_is_missing(tmp_path: Path) -> None:
+def test_ordinary_user_without_user_namespaces_gets_one_line_that_says_what_is_missing() -> None:
     forbid = textwrap.dedent(
         f"""
         import os, sys
@@ -290,7 +290,7 @@ def test_ordinary_user_without_user_namespaces_gets_one_line_that_says_what_is_m
         os.execvp(sys.argv[1], sys.argv[1:])
         """
     )
-    done = _as_ordinary_user(tmp_path, ROOTLESS, sys.executable, "-c", forbid)
+    done = _as_ordinary_user(ROOTLESS, sys.executable, "-c", forbid)
     assert done.stdout.startswith("refused: the lab could not start: this machine lets ordinary users make no user"), (
         done
     )
@@ -352,7 +352,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     folder = Path(f"/tmp/rankclock-test-{os.getpid()}")  # short: a socket's path has at most 107 bytes
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -395,7 +395,7 @@ def test_lab_in_the_background_is_started_listed_entered_and_ended_by_commands(
     finally:
         ended = rankclock("lab", "down")
     assert (ended.returncode, ended.stdout) == (0, "ended: one\n")
-    assert list((runtime / "rankclock-labs").iterdir()) == []
+    assert list(runtime.iterdir()) == []
     assert rankclock("lab", "down").returncode == 2
 
 

@@ -134,12 +134,13 @@ def down(
     Example: rankclock lab down
     """
     from rankclock.lab import Lab
-    from rankclock.lab.registry import kept_labs, one_of
+    from rankclock.lab.registry import kept_labs, one_of, tidy
 
     names = [kept.name for kept in kept_labs()] if everything else [one_of(name).name]
     for each in names:
         Lab.attach(each).end()
     _await_gone(set(names))
+    tidy()
     if as_json:
         print_json({"schema": "rankclock-lab-down/1", "ended": names})
     else:
@@ -168,7 +169,7 @@ def list_labs(
     Example: rankclock lab list --clocks
     """
     from rankclock.lab import Lab
-    from rankclock.lab.registry import kept_labs
+    from rankclock.lab.registry import kept_labs, tidy
 
     labs: list[dict[str, Any]] = []
     for kept in kept_labs():
@@ -187,6 +188,7 @@ def list_labs(
         if clocks:
             err().print(f"offsets are true ones, to the clock of {each['reference']}")
     if not labs:
+        tidy()
         err().print("no lab is up")
 
 

@@ -6,6 +6,7 @@ scenario, logs. The lab's outer process removes it at the end; what a killed one
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from typing import Any
 from rankclock.errors import HostError, UserError
 from rankclock.lab.channel import Channel
 
-__all__ = ["Kept", "connect", "kept_labs", "make_folder", "one_of", "save_state"]
+__all__ = ["Kept", "connect", "kept_labs", "make_folder", "one_of", "save_state", "tidy"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 """Short, because the whole path of a unix socket has at most 107 bytes."""
@@ -95,6 +96,15 @@ def kept_labs() -> list[Kept]:
         if state.get("schema") == STATE_SCHEMA:
             labs.append(Kept(name=folder.name, folder=folder, state=state))
     return labs
+
+
+def tidy() -> None:
+    """Removes the folder that labs are kept in, where none is left in it."""
+    root = _root()
+    with contextlib.suppress(OSError):  # not empty
+        root.rmdir()
+        if root.name == "labs":
+            root.parent.rmdir()
 
 
 def connect(folder: Path) -> Channel:
