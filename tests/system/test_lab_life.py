@@ -127,9 +127,10 @@ def test_nothing_is_left_when_one_of_a_labs_processes_is_killed_at_any_of_ten_po
 
 
 def test_interrupt_from_the_keyboard_ends_the_lab_in_order_and_in_silence() -> None:
-    script = HARNESS.replace(
-        "    time.sleep(1000)", "    try: time.sleep(1000)\n    except KeyboardInterrupt: print('ending')"
-    )
+    waits = '    print("busy", flush=True)\n    time.sleep(1000)'
+    caught = waits.replace("    ", "        ")
+    assert waits in HARNESS
+    script = HARNESS.replace(waits, f"    try:\n{caught}\n    except KeyboardInterrupt: print('ending')")
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     argv = [sys.executable, "-c", script]
     with subprocess.Popen(argv, env=environment, text=True, stdout=-1, stderr=-1, start_new_session=True) as harness:
