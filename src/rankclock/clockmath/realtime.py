@@ -97,6 +97,7 @@ class RealtimeTrack:
         self._before: list[int] = []
         self._after: list[int] = []
         self._steps: list[Step] = []
+        self._last_rates: tuple[tuple[int, int], tuple[int, int]] | None = None
         for reading in readings:
             self.add(reading)
 
@@ -161,7 +162,7 @@ class RealtimeTrack:
         last = min(last, bisect_left(self._readings, real_ns + 1, first, last + 1, key=_real))
         earliest_ns = max(window.earliest_ns, self._before[first])
         latest_ns = min(window.latest_ns, self._after[last])
-        rates = self._rates_around(first, last, near_a_reading=True)
+        rates = self._rates_for_stamps(first, last)
         # The second pass starts from an interval as wide as the lead's doubt over the gap, not as the gap.
         for _ in range(2):
             if earliest_ns > latest_ns:
@@ -180,12 +181,13 @@ class RealtimeTrack:
 
     def _hull(self, left: int, right: int, rates: tuple[int, int], earliest_ns: int, latest_ns: int) -> tuple[int, int]:
         """(lo, hi) of the lead: the hull of the readings left..right, each carried on to [earliest, latest]."""
+        slowest, fastest = rates
         lows_ns, highs_ns = [], []
         for reading in self._readings[left : right + 1]:
-            since = (earliest_ns - reading.raw_after_ns, latest_ns - reading.raw_before_ns)
-            moved = [rate * span_ns for rate in rates for span_ns in since]
-            lows_ns.append(reading.lead_lo_ns + min(moved) // PPB)
-            highs_ns.append(reading.lead_hi_ns - (-max(moved) // PPB))
+            first_ns, last_ns = earliest_ns - reading.raw_after_ns, latest_ns - reading.raw_before_ns
+            corners = (slowest * first_ns, slowest * last_ns, fastest * first_ns, fastest * last_ns)
+            lows_ns.append(reading.lead_lo_ns + min(corners) // PPB)
+            highs_ns.append(reading.lead_hi_ns - (-max(corners) // PPB))
         return min(lows_ns), max(highs_ns)
 
     def _likely(self, left: int, right: int, rates: tuple[int, int], at_ns: int) -> int:
@@ -202,6 +204,13 @@ class RealtimeTrack:
         leads.sort()
         middle = len(leads) // 2
         return leads[middle] if len(leads) % 2 else (leads[middle - 1] + leads[middle]) // 2
+
+    def _rates_for_stamps(self, first: int, last: int) -> tuple[int, int]:
+        """`_rates_around`, remembered: the stamps of a whole burst lie in one gap."""
+        gap = self._before[first], self._after[last]
+        if self._last_rates is None or self._last_rates[0] != gap:
+            self._last_rates = gap, self._rates_around(first, last, near_a_reading=True)
+        return self._last_rates[1]
 
     def _rates_around(self, left: int, right: int, *, near_a_reading: bool) -> tuple[int, int]:
         """The range, in ppb, of the rates that the lead may have had between the readings left and right.

@@ -31,15 +31,18 @@ class Served:
     kernel_arrival: bool
     departure: Stamp | None = None
     kernel_departure: bool = False
+    _record: Record | None = None
 
     def record(self) -> Record:
-        """As it goes on the wire."""
-        departure = self.departure
-        return Record(
-            sequence=self.sequence,
-            arrival=_told(self.arrival, kernel=self.kernel_arrival, bound_is_latest=True),
-            departure=None if departure is None else _told(departure, kernel=self.kernel_departure),
-        )
+        """As it goes on the wire, in up to nine replies."""
+        if self._record is None or (self._record.departure is None) != (self.departure is None):
+            departure = self.departure
+            self._record = Record(
+                sequence=self.sequence,
+                arrival=_told(self.arrival, kernel=self.kernel_arrival, bound_is_latest=True),
+                departure=None if departure is None else _told(departure, kernel=self.kernel_departure),
+            )
+        return self._record
 
 
 @dataclass(slots=True, kw_only=True)
