@@ -61,7 +61,7 @@ class Option:
 
     def fault(self, value: str) -> str | None:
         """What is wrong with a value, None where nothing is."""
-        if any(not mark.isprintable() for mark in value) or "#" in value:
+        if not value.isprintable() or "#" in value:
             return "control characters and '#' cannot stand in a value"
         if self.kind == "str":
             return None if value else "a value is missing"
@@ -90,7 +90,7 @@ class ConfigLine:
 
     def __post_init__(self) -> None:
         # The last guard against names that carry lines of their own: whatever wrote this line, it is one line.
-        if any(not mark.isprintable() for mark in self.text):
+        if not self.text.isprintable():
             raise ValueError(f"a line of a configuration holds control characters: {self.text!r:.80}")
 
 
@@ -99,6 +99,7 @@ class Table:
 
     def __init__(self, daemon: str, options: tuple[Option, ...]) -> None:
         self.daemon = daemon
+        self._lines: dict[tuple[str, str, Version, str, Place], ConfigLine] = {}
         self.options: Mapping[str, tuple[Option, ...]] = {
             name: tuple(item for item in options if item.name == name)
             for name in dict.fromkeys(o.name for o in options)
@@ -121,7 +122,14 @@ class Table:
 
     def line(self, name: str, value: object, version: Version, *, why: str, place: Place = Place.GLOBAL) -> ConfigLine:
         """A checked line `name value`. Raises UserError for what that release rejects."""
-        option, text = self.find(name, version), str(value)
+        text = str(value)
+        key = (name, text, version, why, place)
+        if key not in self._lines:  # ten thousand nodes share a few hundred lines
+            self._lines[key] = self._checked(name, text, version, why, place)
+        return self._lines[key]
+
+    def _checked(self, name: str, text: str, version: Version, why: str, place: Place) -> ConfigLine:
+        option = self.find(name, version)
         if place is Place.PORT and option.place is not Place.PORT:
             raise UserError(f"{self.daemon} takes {name!r} in [global] only, not for a port")
         fault = option.fault(text)

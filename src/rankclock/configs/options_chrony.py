@@ -74,7 +74,7 @@ CHRONY_SOURCE = Table(
 def directive(name: str, value: str, version: Version, *, why: str) -> ConfigLine:
     """A line `name value` (or `name` where it takes none). Raises UserError for what that release lacks."""
     option = CHRONY.find(name, version)
-    if "#" in value or any(not mark.isprintable() for mark in value):
+    if "#" in value or not value.isprintable():
         raise UserError(f"chronyd directive {name!r}: control characters and '#' cannot stand in {value!r:.60}")
     return ConfigLine(text=f"{name} {value}".rstrip(), why=why, versions=version_range(option))
 

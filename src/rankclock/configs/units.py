@@ -31,9 +31,14 @@ _MASTERS = (Role.GRANDMASTER, Role.BACKUP_GRANDMASTER)
 
 def masked_services(role: NodeRole) -> tuple[str, ...]:
     """Services that a deployment masks on the node: they would steer the same clock, or take the same ports."""
-    packaged = [f"{daemon}@{port.nic}.service" for port in role.ports for daemon in ("ptp4l", "phc2sys")]
+    packaged = [f"{daemon}@{_instance(port.nic)}.service" for port in role.ports for daemon in ("ptp4l", "phc2sys")]
     chrony = () if role.owner is Owner.CHRONYD else (CHRONY_UNIT,)
     return (*_OTHER_OWNERS, *chrony, *packaged)
+
+
+def _instance(nic: str) -> str:
+    """The name of a NIC as an instance of a unit: systemd turns a plain '-' back into '/'."""
+    return nic.replace("-", "\\x2d")
 
 
 def chrony_drop_in(role: NodeRole) -> tuple[ConfigLine, ...]:
@@ -51,7 +56,7 @@ def chrony_drop_in(role: NodeRole) -> tuple[ConfigLine, ...]:
 
 def ptp4l_unit(role: NodeRole, command: str) -> tuple[ConfigLine, ...]:
     """The unit that runs ptp4l with its rendered file."""
-    conflicts = ["timemaster.service", *(f"ptp4l@{port.nic}.service" for port in role.ports)]
+    conflicts = ["timemaster.service", *(f"ptp4l@{_instance(port.nic)}.service" for port in role.ports)]
     after = "network-online.target" + (f" {CHRONY_UNIT}" if role.role in _MASTERS else "")
     owns = role.owner is Owner.PTP4L
     if owns:
@@ -68,7 +73,7 @@ def ptp4l_unit(role: NodeRole, command: str) -> tuple[ConfigLine, ...]:
 
 def phc2sys_unit(role: NodeRole, command: str) -> tuple[ConfigLine, ...]:
     """The unit that runs phc2sys with its rendered flags."""
-    conflicts = ["timemaster.service", *(f"phc2sys@{port.nic}.service" for port in role.ports)]
+    conflicts = ["timemaster.service", *(f"phc2sys@{_instance(port.nic)}.service" for port in role.ports)]
     if role.owner is Owner.PHC2SYS:
         conflicts += [CHRONY_UNIT, *_OTHER_OWNERS]
     return _unit(

@@ -22,13 +22,15 @@ LAB_PHC_NAME = "rankclock lab PHC"
 class NicCapability:
     """What one NIC can do. None: not known. why: the evidence, or what is missing.
 
-    emulated: its "hardware" stamps are made in software. missing: the facts say that there is no such interface.
+    ethernet: whether PTP could travel over it at all. emulated: its "hardware" stamps are made in software.
+    missing: the facts say that there is no such interface.
     """
 
     nic: Nic
     hardware: bool | None
     software: bool | None
     why: str
+    ethernet: bool | None = None
     phc_index: int | None = None
     emulated: bool = False
     missing: bool = False
@@ -51,12 +53,16 @@ def _capability(nic: Nic, facts: Facts | None) -> NicCapability:
         if facts is not None and facts.nic_names():
             there = ", ".join(facts.nic_names())
             why = f"{nic.name}: no such interface among those that were seen ({there})"
-            return NicCapability(nic=nic, hardware=False, software=False, why=why, missing=True)
+            return NicCapability(nic=nic, hardware=False, software=False, ethernet=False, why=why, missing=True)
         return _declared(nic)
     if seen.link_type == "infiniband":
-        return NicCapability(nic=nic, hardware=False, software=False, why=f"{nic.name}: InfiniBand carries no PTP")
+        return NicCapability(
+            nic=nic, hardware=False, software=False, ethernet=False, why=f"{nic.name}: InfiniBand carries no PTP"
+        )
     if seen.link_type is not None and seen.link_type != "ethernet":
-        return NicCapability(nic=nic, hardware=False, software=False, why=f"{nic.name}: link type {seen.link_type}")
+        return NicCapability(
+            nic=nic, hardware=False, software=False, ethernet=False, why=f"{nic.name}: link type {seen.link_type}"
+        )
     return _seen(nic, facts, seen)
 
 
@@ -65,7 +71,7 @@ def _declared(nic: Nic) -> NicCapability:
         why = f"{nic.name}: no facts collected, nothing declared"
         return NicCapability(nic=nic, hardware=None, software=None, why=why)
     why = f"{nic.name}: {nic.stamps} stamps declared in the cluster file, not seen"
-    return NicCapability(nic=nic, hardware=nic.stamps is Stamps.HARDWARE, software=True, why=why)
+    return NicCapability(nic=nic, hardware=nic.stamps is Stamps.HARDWARE, software=True, ethernet=True, why=why)
 
 
 def _seen(nic: Nic, facts: Facts, seen: NicFacts) -> NicCapability:
@@ -90,6 +96,7 @@ def _seen(nic: Nic, facts: Facts, seen: NicFacts) -> NicCapability:
         hardware=hardware,
         software=seen.software_stamps,
         why=why + (", made in software" if emulated else ""),
+        ethernet=True if seen.link_type == "ethernet" else None,
         phc_index=index,
         emulated=emulated,
     )

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rankclock.cluster.model import NetworkKind, Protocol
+from rankclock.cluster.model import NetworkKind, Node, Protocol
 from rankclock.planning.budget import FIGURES, PHC2SYS_BOUND_NS, PHC2SYS_TYPICAL_NS
 from rankclock.planning.model import Answer, Decision, Expectation, Question, Scheme
 from rankclock.planning.ptp_roles import PtpTree
@@ -122,13 +122,19 @@ def _small(survey: Survey, ntp: Expectation) -> _Branch:
     evidence = [f"{count} training nodes"]
     if small:
         evidence.append(f"NTP keeps two nodes within {format_span_ns(ntp.bound_ns)}, {asked} is asked for")
+    if small and enough:
+        would_change = f"{limit} training nodes or more, or an accuracy below {format_span_ns(ntp.bound_ns)}"
+    elif small:
+        would_change = f"an accuracy of {format_span_ns(ntp.bound_ns)} or more"
+    else:
+        would_change = f"fewer than {limit} training nodes, where {format_span_ns(ntp.bound_ns)} is accurate enough"
     question = Question(
         key="small",
         question="Is the cluster small, so that NTP with a local server does?",
         answer=Answer.YES if small and enough else Answer.NO,
         evidence=tuple(evidence),
         threshold=f"small_cluster_nodes = {limit}",
-        would_change=f"{limit} training nodes or more, or an accuracy below {format_span_ns(ntp.bound_ns)}",
+        would_change=would_change,
         leads_to="NTP with a local server" if small and enough else "next question",
     )
     reason = f"{count} nodes are fewer than {limit}, and NTP with a local server is accurate enough for {asked}"
@@ -167,36 +173,39 @@ def _need(survey: Survey) -> _Branch:
 
 
 def _ethernet(survey: Survey) -> _Branch:
-    without = [
-        node.name
-        for node in survey.planned
-        if all("InfiniBand" in nic.why or "link type" in nic.why for nic in survey.nics[node.name])
-    ]
-    no_nics = [node.name for node in survey.planned if not survey.nics[node.name]]
-    without = [name for name in without if name not in set(no_nics)]
-    unseen_ib = survey.cluster.network.kind is NetworkKind.INFINIBAND and not without and not survey.facts
-    if without:
-        answer, evidence = Answer.NO, (f"{names(without)}: only InfiniBand or other links that carry no PTP",)
-    elif no_nics or unseen_ib:
-        answer = Answer.UNKNOWN
-        evidence = (
-            (f"{names(no_nics)}: no NICs in the cluster file",)
-            if no_nics
-            else ("InfiniBand, and no facts of the NICs",)
-        )
-    else:
-        answer, evidence = Answer.YES, ("every node has a NIC that is not known to be anything but Ethernet",)
+    groups: dict[Answer, list[str]] = {answer: [] for answer in (Answer.YES, Answer.NO, Answer.UNKNOWN)}
+    for node in survey.planned:
+        groups[_has_ethernet(survey, node)].append(node.name)
+    answer = Answer.NO if groups[Answer.NO] else Answer.UNKNOWN if groups[Answer.UNKNOWN] else Answer.YES
+    words = {Answer.YES: "yes", Answer.NO: "only links that carry no PTP", Answer.UNKNOWN: "not known"}
+    evidence = tuple(f"{names(nodes)}: {words[found]}" for found, nodes in groups.items() if nodes)
+    kind = survey.cluster.network.kind.value
     question = Question(
         key="ethernet",
         question="Does every node have an Ethernet (or RoCE) port for PTP?",
         answer=answer,
-        evidence=evidence,
+        evidence=(*evidence, f"the cluster file says network.kind: {kind}"),
         threshold=None,
         would_change="an Ethernet port on each node, named under nics: and joined by switches",
-        leads_to="next question" if answer is Answer.YES else "NTP",
+        leads_to="next question" if answer is Answer.YES else "NTP: chrony",
     )
-    reason = f"PTP needs an Ethernet port on every node: {evidence[0]}"
+    lacking = groups[Answer.NO] or groups[Answer.UNKNOWN]
+    word = "have none" if groups[Answer.NO] else "are not known to have one"
+    reason = f"PTP needs an Ethernet port on every node, and {names(lacking)} {word}" if lacking else ""
     return _Branch(question=question, ends_here=answer is not Answer.YES, reason=reason)
+
+
+def _has_ethernet(survey: Survey, node: Node) -> Answer:
+    """By what was seen or declared of its NICs, otherwise by the fabric that the file names."""
+    nics = survey.nics[node.name]
+    if not nics:
+        return Answer.UNKNOWN
+    known = [nic.ethernet for nic in nics]
+    if any(known):
+        return Answer.YES
+    if all(value is False for value in known):
+        return Answer.NO
+    return Answer.UNKNOWN if survey.cluster.network.kind is NetworkKind.INFINIBAND else Answer.YES
 
 
 def _hardware(survey: Survey) -> _Branch:
@@ -255,7 +264,12 @@ def _path(tree: PtpTree) -> _Branch:
 
 
 def _expectations(survey: Survey, hardware: PtpTree, software: PtpTree) -> tuple[Expectation, ...]:
-    """NTP first. Two nodes apart: by NTP one hop below a common server, by PTP two hops below a grandmaster."""
+    """NTP first. Two nodes apart: by NTP one hop below a common server, by PTP two hops below a grandmaster.
+
+    None in a cloud: no figure here was measured on a provider's network.
+    """
+    if survey.in_cloud:
+        return ()
     emulated = any(nic.emulated for nics in survey.nics.values() for nic in nics)
     chrony, soft = FIGURES["chrony", survey.cluster.pace], FIGURES["ptp-software"]
     hard = FIGURES["ptp-emulated" if emulated else "ptp-hardware"]

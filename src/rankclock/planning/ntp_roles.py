@@ -39,17 +39,19 @@ def ntp_layout(survey: Survey) -> Layout:
         return Layout(roles={}, refused=(Refusal(subject="the plan", reason=reason, do="break it at one `upstream:`"),))
     serving = {name for names_of in upstreams.values() for name in names_of if name in survey.cluster.by_name}
     depth = _depths(upstreams)
-    roles, refused = {}, []
+    roles: dict[str, NodeRole] = {}
+    cut_off: dict[tuple[str | None, tuple[str, ...]], list[str]] = {}
     for node in survey.planned:
         listed, missing = _listed_servers(survey, node, upstreams[node.name])
         if missing and not listed:
-            refused.append(_no_path(survey, node, missing))
+            cut_off.setdefault((node.rack, tuple(missing)), []).append(node.name)
             continue
         role = chrony_owned(survey, node, listed, serves=node.name in serving, depth=depth[node.name])
         roles[node.name] = replace(role, why=why.get(node.name, role.why), mates=_mates(survey, node, servers, listed))
     budgets = _budgets(survey, roles, servers[0].name if servers else None)
     roles = {name: replace(role, budget=budgets[name]) for name, role in roles.items()}
-    return Layout(roles=roles, refused=tuple(refused), notes=_notes(survey, servers))
+    refused = tuple(_no_path(rack, missing, nodes) for (rack, missing), nodes in cut_off.items())
+    return Layout(roles=roles, refused=refused, notes=_notes(survey, servers))
 
 
 def choose_servers(survey: Survey) -> tuple[tuple[Node, ...], dict[str, str]]:
@@ -87,10 +89,10 @@ def chrony_owned(survey: Survey, node: Node, listed: tuple[NtpServer, ...], *, s
     )
 
 
-def source_hop(survey: Survey, to: str, *, common: bool) -> Hop | None:
-    """The hop from the sources to a server; None where there are none."""
+def source_hop(survey: Survey, to: str, *, common: bool) -> Hop:
+    """The hop from the sources to a server. Without a figure where there are none, or where they are far away."""
     if not survey.sources:
-        return None
+        return unknown_hop(f"UTC to {to}", common=common, why="no source: nobody knows how far it is from UTC")
     sources = names([source.name for source in survey.sources])
     what = f"{sources} to {to} by NTP"
     if survey.sources_on_lan:
@@ -104,8 +106,8 @@ def _upstreams(survey: Survey, servers: tuple[Node, ...]) -> dict[str, tuple[str
     """Node to the names that it takes time from, preferred first."""
     source_names = tuple(source.name for source in survey.sources)
     server_names = tuple(node.name for node in servers)
-    # Over the Internet two servers part by milliseconds: the second follows the first, its sources are for later.
-    chained = not survey.sources_on_lan and bool(source_names)
+    # Over the Internet two servers part by milliseconds, without a source by any amount: the second follows the first.
+    chained = not survey.sources_on_lan
     found = {}
     for node in survey.planned:
         if node.upstream:
@@ -198,8 +200,7 @@ def _budgets(survey: Survey, roles: Mapping[str, NodeRole], top: str | None) -> 
     for role in sorted(roles.values(), key=lambda item: item.tier):
         first = role.servers[0] if role.servers else None
         if first is None or first.reference:
-            hop = source_hop(survey, role.node, common=role.node == top)
-            budget = add_up([hop] if hop else [])
+            budget = add_up([source_hop(survey, role.node, common=role.node == top)])
             found[role.node] = budget if role.node == top or top not in found else _apart(budget, found[top])
         elif first.name in found:
             above = found[first.name]
@@ -222,10 +223,11 @@ def _apart(budget: ErrorBudget, top: ErrorBudget) -> ErrorBudget:
     )
 
 
-def _no_path(survey: Survey, node: Node, missing: list[str]) -> Refusal:
-    where = f"rack {node.rack}" if node.rack else node.name
-    reason = f"{node.name} has no path to {names(missing)}: no node of kind switch joins its segments to theirs"
-    return Refusal(subject=where, reason=reason, do="add the switch to the file, or say network.routed: true")
+def _no_path(rack: str | None, missing: tuple[str, ...], nodes: list[str]) -> Refusal:
+    have = "has" if len(nodes) == 1 else "have"
+    reason = f"{names(nodes)} {have} no path to {names(list(missing))}: no node of kind switch joins their segments"
+    subject = rack if rack is not None else names(nodes)
+    return Refusal(subject=subject, reason=reason, do="add the switch to the file, or say network.routed: true")
 
 
 def _notes(survey: Survey, servers: tuple[Node, ...]) -> tuple[str, ...]:

@@ -32,9 +32,10 @@ def make_plan(
     layout = _layout(seen, decision.scheme, hardware, software)
     pair, bound_ns, typical_ns = _worst_pair(seen, layout.roles)
     accuracy_ns = cluster.require.accuracy_ns
-    reach = reach_of(bound_ns, typical_ns, accuracy_ns) if layout.roles else Reach.NO
+    everybody = all(node.name in layout.roles for node in seen.training)
+    reach = reach_of(bound_ns, typical_ns, accuracy_ns) if everybody and layout.roles else Reach.NO
     refused = [*_missing_nics(seen), *seen.refused_sources, *layout.refused]
-    if reach is Reach.NO and layout.roles and typical_ns is not None:
+    if reach is Reach.NO and everybody and typical_ns is not None:
         refused.append(_out_of_reach(decision.scheme, accuracy_ns, typical_ns))
     return Plan(
         cluster=cluster.name,

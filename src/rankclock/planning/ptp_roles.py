@@ -19,6 +19,7 @@ from rankclock.planning.model import Hop, NodeRole, NtpServer, Owner, PortSide, 
 from rankclock.planning.ntp_roles import Layout, chrony_owned, source_hop
 from rankclock.planning.survey import Survey, names
 from rankclock.planning.topology import Uplink
+from rankclock.timebase import format_span_ns
 
 __all__ = ["PtpTree", "ptp_layout", "ptp_tree"]
 
@@ -85,17 +86,19 @@ def ptp_layout(survey: Survey, tree: PtpTree) -> Layout:
     for name, nic in tree.ordinary.items():
         port = _port(nic, PortSide.UP)
         roles[name] = _follower_role(survey, tree, name, (port,), tree.steps[nic.nic.segment] + 1)
-    refused: list[Refusal] = []
+    cut_off: dict[tuple[str | None, str], list[str]] = {}
     for name, why in tree.left_out.items():
-        role = _left_to_ntp(survey, tree, survey.cluster.node(name), why)
-        if isinstance(role, Refusal):
-            refused.append(role)
+        node = survey.cluster.node(name)
+        role = _left_to_ntp(survey, tree, node, why)
+        if role is None:
+            cut_off.setdefault((node.rack, why), []).append(name)
         else:
             roles[name] = role
-    if any(role.role is Role.NTP_CLIENT for role in roles.values()):
-        for node, _ in tree.masters:
-            networks = survey.topology.networks_reaching(node)
-            roles[node.name] = replace(roles[node.name], clients=networks)
+    asked = {server.name for role in roles.values() for server in role.servers}
+    for node, _ in tree.masters:
+        if node.name in asked or any(role.role is Role.NTP_CLIENT for role in roles.values()):
+            roles[node.name] = replace(roles[node.name], clients=survey.topology.networks_reaching(node))
+    refused = [_no_path(rack, why, nodes) for (rack, why), nodes in cut_off.items()]
     in_order = {node.name: roles[node.name] for node in survey.planned if node.name in roles}
     return Layout(roles=in_order, refused=tuple(refused), notes=_notes(survey, tree, roles))
 
@@ -233,27 +236,34 @@ def _port(nic: NicCapability, side: PortSide) -> PtpPort:
 
 
 def _master_role(survey: Survey, tree: PtpTree, node: Node, nic: NicCapability, number: int) -> NodeRole:
-    role = chrony_owned(
-        survey, node, tuple(replace(source, prefer=True) for source in survey.sources), serves=False, depth=0
-    )
+    first = tree.masters[0][0]
+    servers = tuple(replace(source, prefer=True) for source in survey.sources)
     feed = source_hop(survey, node.name, common=number == 0)
-    budget = add_up([feed] if feed else [])
-    if number > 0:
-        # Beside the first grandmaster both stand apart by what each is off; nobody follows the second meanwhile.
-        bound = budget.total_ns
+    budget = add_up([feed])
+    address = survey.topology.address_for(first, node) if number and not survey.sources_on_lan else None
+    if address is not None:
+        # Without a source near by the second would drift away from the first, and a takeover shift every clock.
+        servers = (
+            NtpServer(name=first.name, address=address, prefer=True, reference=False),
+            *(replace(source, prefer=False) for source in survey.sources),
+        )
+        what = f"{first.name} to {node.name} by NTP"
+        hop = chrony_hop(what, step=2, pace=survey.cluster.pace, common=False)
+        budget = add_up([source_hop(survey, first.name, common=True), hop])
+    elif number:
+        # Both follow the sources: each may be off by a hop of its own.
+        bound, typical = feed.bound_ns, feed.typical_ns
         budget = replace(
             budget,
             in_cluster_ns=None if bound is None else 2 * bound,
-            in_cluster_typical_ns=budget.in_cluster_typical_ns,
+            in_cluster_typical_ns=None if typical is None else 2 * typical,
         )
     stand_in = "no node has kind: server; " if node.kind is not NodeKind.SERVER else ""
-    why = f"{stand_in}{nic.why}; " + (
-        "first by priority2" if number == 0 else f"takes over when {tree.masters[0][0].name} is gone"
-    )
+    place = "first by priority2" if number == 0 else f"takes over when {first.name} is gone"
     return replace(
-        role,
+        chrony_owned(survey, node, servers, serves=False, depth=1 if address is not None else 0),
         role=Role.GRANDMASTER if number == 0 else Role.BACKUP_GRANDMASTER,
-        why=why,
+        why=f"{stand_in}{nic.why}; {place}",
         steps=0,
         budget=budget,
         ports=(_port(nic, PortSide.UP),),
@@ -312,8 +322,7 @@ def _ptp_hops(survey: Survey, tree: PtpTree, name: str, above: tuple[str, ...], 
     """Source to grandmaster, into its PHC, clock by clock down, and out of the last PHC."""
     top = tree.masters[0][0].name
     hardware = tree.scheme is Scheme.PTP_HARDWARE
-    feed = source_hop(survey, top, common=True)
-    hops: list[Hop] = [feed] if feed else []
+    hops: list[Hop] = [source_hop(survey, top, common=True)]
     if hardware:
         hops.append(phc2sys_hop(f"system clock to PHC of {top}", common=True))
     emulated = any(nic.emulated for nic in survey.nics[name])
@@ -330,22 +339,30 @@ def _ptp_hops(survey: Survey, tree: PtpTree, name: str, above: tuple[str, ...], 
     return hops
 
 
-def _left_to_ntp(survey: Survey, tree: PtpTree, node: Node, why: str) -> NodeRole | Refusal:
-    """A node without PTP follows the grandmasters' chronyd; refused where IP does not reach them either."""
+def _left_to_ntp(survey: Survey, tree: PtpTree, node: Node, why: str) -> NodeRole | None:
+    """A node without PTP follows the grandmasters' chronyd; None where IP does not reach them either."""
     listed = []
     for number, (master, _) in enumerate(tree.masters):
         address = survey.topology.address_for(master, node)
         if address is not None:
             listed.append(NtpServer(name=master.name, address=address, prefer=number == 0, reference=False))
     if not listed:
-        where = f"rack {node.rack}" if node.rack else node.name
-        reason = f"{node.name}: {why}; and IP reaches no grandmaster from there"
-        return Refusal(subject=where, reason=reason, do="add the switch that joins the segments to the cluster file")
-    role = chrony_owned(survey, node, tuple(listed), serves=False, depth=1)
-    feed = source_hop(survey, tree.masters[0][0].name, common=True)
+        return None
+    top = tree.masters[0][0].name
+    hops = [source_hop(survey, top, common=True)]
+    if tree.scheme is Scheme.PTP_HARDWARE:
+        # The others follow the grandmaster's PHC, this one its system clock.
+        hops.append(phc2sys_hop(f"PHC to system clock of {top}", common=False))
     what = f"{listed[0].name} to {node.name} by NTP"
-    hop = chrony_hop(what, step=2, pace=survey.cluster.pace, common=False)
-    return replace(role, why=f"no PTP: {why}", budget=add_up([*([feed] if feed else []), hop]))
+    hops.append(chrony_hop(what, step=2, pace=survey.cluster.pace, common=False))
+    role = chrony_owned(survey, node, tuple(listed), serves=False, depth=1)
+    return replace(role, why=f"no PTP: {why}", budget=add_up(hops))
+
+
+def _no_path(rack: str | None, why: str, nodes: list[str]) -> Refusal:
+    reason = f"{names(nodes)}: {why}; and IP reaches no grandmaster from there"
+    subject = rack if rack is not None else names(nodes)
+    return Refusal(subject=subject, reason=reason, do="add the switch that joins the segments to the cluster file")
 
 
 def _notes(survey: Survey, tree: PtpTree, roles: Mapping[str, NodeRole]) -> tuple[str, ...]:
@@ -355,11 +372,11 @@ def _notes(survey: Survey, tree: PtpTree, roles: Mapping[str, NodeRole]) -> tupl
         notes.append(
             f"one grandmaster: when {first.node} is gone the racks keep together only by their boundary clocks"
         )
-    elif first.budget.total_ns is not None:
-        apart_us = 2 * first.budget.total_ns / 1_000
-        notes.append(
-            f"a takeover by {tree.masters[1][0].name} may shift all clocks together by up to {apart_us:.3g} µs"
-        )
+    else:
+        second = roles[tree.masters[1][0].name]
+        apart_ns = second.budget.in_cluster_ns
+        by = "an unknown amount" if apart_ns is None else f"up to {format_span_ns(apart_ns)}"
+        notes.append(f"a takeover by {second.node} may shift all clocks together by {by}")
     if not survey.sources:
         notes.append("no source: the nodes agree with each other, and nobody knows how far they are from UTC")
     unknown = [name for name, ports in tree.boundaries.items() if any(port.phc_index is None for port in ports)]

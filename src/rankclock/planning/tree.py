@@ -36,7 +36,9 @@ def decision_text(decision: Decision) -> str:
         lines += [f"   {'└─' if last else '├─'} {text}" for text, last in _with_last(details)]
     chosen = decision.scheme.value if decision.scheme else "nothing"
     lines.append(f"choice: {chosen}, because {decision.reason}")
-    lines.append("expected between two nodes (typical, bound):")
+    lines.append(
+        "expected between two nodes (typical, bound):" if decision.expectations else "no figures for this network"
+    )
     for row in decision.expectations:
         typical, bound = format_span_ns(row.typical_ns), format_span_ns(row.bound_ns)
         here = {Answer.YES: "", Answer.NO: ", not possible here", Answer.UNKNOWN: ", not known to be possible here"}
@@ -98,7 +100,8 @@ def _line(group: list[NodeRole]) -> str:
     if len(role.upstream) > 1:
         parts.append(f"also follows {fold(role.upstream[1:])}")
     inside, total = role.budget.in_cluster_ns, role.budget.total_ns
-    parts.append(f"within {span(inside)} of the cluster, {span(total)} of the source")
+    place = "top of the cluster" if inside == 0 else f"within {span(inside)} of the cluster"
+    parts.append(f"{place}, {span(total)} of the source")
     return f"{fold([item.node for item in group])}  {', '.join(parts)}"
 
 
