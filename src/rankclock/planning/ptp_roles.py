@@ -123,7 +123,8 @@ def _masters(survey: Survey, usable: Mapping[str, tuple[NicCapability, ...]]) ->
     hosts = [node for node in survey.planned if node.kind is NodeKind.SERVER]
     if not hosts:
         hosts = _stand_ins(survey, usable)
-    clocks = _clocks(survey, usable, without=frozenset())
+    # A grandmaster serves through one NIC: it joins no segments, whatever else it is plugged into.
+    clocks = _clocks(survey, usable, without=frozenset(node.name for node in hosts))
     choices = [(node, nic) for node in hosts for nic in usable[node.name]]
     if not choices:
         return ()
@@ -273,6 +274,11 @@ def _master_role(survey: Survey, tree: PtpTree, node: Node, nic: NicCapability, 
     )
 
 
+def _last_master_tier(survey: Survey, tree: PtpTree) -> int:
+    """A second grandmaster that follows the first starts after it, and everybody else after both."""
+    return 1 if len(tree.masters) > 1 and not survey.sources_on_lan else 0
+
+
 def _follower_role(survey: Survey, tree: PtpTree, name: str, ports: tuple[PtpPort, ...], steps: int) -> NodeRole:
     boundary = name in tree.boundaries
     hardware = tree.scheme is Scheme.PTP_HARDWARE
@@ -284,7 +290,7 @@ def _follower_role(survey: Survey, tree: PtpTree, name: str, ports: tuple[PtpPor
         role=Role.BOUNDARY_CLOCK if boundary else Role.ORDINARY_CLOCK,
         upstream=above,
         owner=Owner.PHC2SYS if hardware else Owner.PTP4L,
-        tier=steps + 1,
+        tier=_last_master_tier(survey, tree) + 1 + steps,
         steps=steps,
         budget=add_up(_ptp_hops(survey, tree, name, above, steps)),
         why=f"has ports in {ports[0].segment} and {served}" if boundary else nic.why,
@@ -355,7 +361,7 @@ def _left_to_ntp(survey: Survey, tree: PtpTree, node: Node, why: str) -> NodeRol
         hops.append(phc2sys_hop(f"PHC to system clock of {top}", common=False))
     what = f"{listed[0].name} to {node.name} by NTP"
     hops.append(chrony_hop(what, step=2, pace=survey.cluster.pace, common=False))
-    role = chrony_owned(survey, node, tuple(listed), serves=False, depth=1)
+    role = chrony_owned(survey, node, tuple(listed), serves=False, depth=_last_master_tier(survey, tree) + 1)
     return replace(role, why=f"no PTP: {why}", budget=add_up(hops))
 
 
