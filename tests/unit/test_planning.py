@@ -288,6 +288,13 @@ def test_all_clients_prefer_the_same_server_and_servers_know_each_other() -> Non
     assert [mate.name for mate in plan.roles["time2"].mates] == ["time1"]
 
 
+def test_servers_answer_each_other_even_where_nobody_else_asks() -> None:
+    pair = cluster(FLAT, ('gpu[01-10]", nics', 'gpu[01-10]", kind: source, nics'))
+    plan = make_plan(pair)
+    assert {role.role for role in plan.roles.values()} == {Role.NTP_SERVER}
+    assert all(role.mates and role.clients for role in plan.roles.values())
+
+
 @pytest.mark.parametrize("sources", ["sources: [{name: up, address: ntp.example.org}]", "sources: []"])
 @pytest.mark.parametrize("protocol", ["ntp", "ptp"])
 def test_far_from_any_source_the_second_server_follows_the_first(sources: str, protocol: str) -> None:

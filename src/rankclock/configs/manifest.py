@@ -82,7 +82,12 @@ class Manifest:
             value: Any = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise DecodeError(f"not JSON: {error}") from None
-        return from_plain(cls, value, schema=MANIFEST_SCHEMA)
+        manifest = from_plain(cls, value, schema=MANIFEST_SCHEMA)
+        for name, entry in manifest.nodes.items():
+            for path in (f"/{name}", *entry.files):
+                if not path.startswith("/") or ".." in path.split("/") or "/" in name:
+                    raise DecodeError(f"{name}: the path {path!r:.80} leads outside the folder")
+        return manifest
 
 
 def manifest_of(nodes: Mapping[str, RenderedNode], plan: Plan) -> Manifest:

@@ -38,6 +38,8 @@ def ntp_layout(survey: Survey) -> Layout:
         reason = f"time would go round in a circle: {' -> '.join(cycle)}"
         return Layout(roles={}, refused=(Refusal(subject="the plan", reason=reason, do="break it at one `upstream:`"),))
     serving = {name for names_of in upstreams.values() for name in names_of if name in survey.cluster.by_name}
+    if len(servers) > 1:
+        serving |= {node.name for node in servers}  # at least each other, when every source is lost
     depth = _depths(upstreams)
     roles: dict[str, NodeRole] = {}
     cut_off: dict[tuple[str | None, tuple[str, ...]], list[str]] = {}
