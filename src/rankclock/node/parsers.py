@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from rankclock.errors import HostError
@@ -149,29 +150,30 @@ def _run(
         return ParserVerdict(what=what, program=name, accepted=None, said=f"{program}: {error.strerror}")
 
 
-_DROP = ("setpriv", "--bounding-set=-sys_time", "--inh-caps=-sys_time")
-
-
 def _isolation() -> tuple[str, ...] | None:
     """The command prefix without power over the clock: a user and network namespace, else a dropped capability.
 
-    Capabilities of a new user namespace do not reach the machine's clock (it belongs to the first one).
+    Capabilities of a new user namespace do not reach the machine's clock (it belongs to the first one). Empty for an
+    ordinary user, who has no such power; None where root cannot give it up.
     """
-    namespaced = ("unshare", "--user", "--map-root-user", "--net")
-    for prefix in ((*namespaced, *_DROP), namespaced, _DROP):
-        if _works(prefix):
+    unshare, setpriv = _tool("unshare"), _tool("setpriv")
+    namespaced = (unshare, "--user", "--map-root-user", "--net") if unshare else ()
+    drop = (setpriv, "--bounding-set=-sys_time", "--inh-caps=-sys_time") if setpriv else ()
+    for prefix in ((*namespaced, *drop), namespaced, drop):
+        if prefix and _works(prefix):
             return prefix
     return () if os.geteuid() != 0 else None
 
 
-_WORKING: dict[tuple[str, ...], bool] = {}
+def _tool(name: str) -> str | None:
+    """A tool of the system, also where PATH does not lead to it."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/bin", "/bin"]))
 
 
+@cache
 def _works(prefix: tuple[str, ...]) -> bool:
-    if prefix not in _WORKING:
-        try:
-            done = subprocess.run([*prefix, "true"], capture_output=True, timeout=TIMEOUT_S, check=False)
-            _WORKING[prefix] = done.returncode == 0
-        except (OSError, subprocess.TimeoutExpired):
-            _WORKING[prefix] = False
-    return _WORKING[prefix]
+    try:
+        done = subprocess.run([*prefix, "/bin/true"], capture_output=True, timeout=TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
