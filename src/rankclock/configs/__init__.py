@@ -10,7 +10,7 @@ from rankclock.configs.manifest import (
     write_rendered,
 )
 from rankclock.configs.options import ConfigLine
-from rankclock.configs.render import RenderedNode, Service, explain, render, render_reference
+from rankclock.configs.render import RenderedNode, Service, explain, render
 
 __all__ = [
     "ConfigLine",
@@ -24,6 +24,5 @@ __all__ = [
     "read_manifest",
     "read_rendered",
     "render",
-    "render_reference",
     "write_rendered",
 ]

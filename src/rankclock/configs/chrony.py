@@ -6,18 +6,21 @@ a leap second list beside sources that smear.
 
 from __future__ import annotations
 
-from rankclock.cluster.model import Cluster, Node, Pace
+from rankclock.cluster.model import Cluster, Pace
 from rankclock.configs.options import ConfigLine, Version
 from rankclock.configs.options_chrony import directive, source
 from rankclock.planning.model import NodeRole, NtpServer
 from rankclock.planning.settings import DEFAULT_SETTINGS
 
-__all__ = ["CHRONY_CONF", "chrony_lines", "reference_lines"]
+__all__ = ["CHRONY_CONF", "chrony_lines"]
 
 CHRONY_CONF = "/etc/chrony/chrony.conf"
 
 _POLLS = {Pace.NORMAL: (2, 4), Pace.FAST: (0, 2)}
 _CLOUD_POLL = 4
+STANDBY_SAMPLES = 8
+"""As many polls as a server may miss before it counts as unreachable."""
+
 _LOG_BYTES_A_CLIENT = 256
 """chronyd keeps about 128 bytes a client; twice that leaves room for those of yesterday."""
 
@@ -26,8 +29,16 @@ _LOG_DEFAULT_BYTES = 524_288
 
 def chrony_lines(role: NodeRole, cluster: Cluster, version: Version, *, sources_on_lan: bool) -> tuple[ConfigLine, ...]:
     """The lines of /etc/chrony/chrony.conf. Raises UserError for what that release lacks."""
+    one_preferred = any(server.prefer for server in role.servers)
     lines = [
-        _server_line(server, cluster, version, near=sources_on_lan or not server.reference) for server in role.servers
+        _server_line(
+            server,
+            cluster,
+            version,
+            near=sources_on_lan or not server.reference,
+            standby=one_preferred and not server.prefer,
+        )
+        for server in role.servers
     ]
     lines += [_server_line(mate, cluster, version, near=True, mate=True) for mate in role.mates]
     lines += _serving_lines(role, cluster, version)
@@ -39,14 +50,6 @@ def chrony_lines(role: NodeRole, cluster: Cluster, version: Version, *, sources_
     return tuple(lines)
 
 
-def reference_lines(node: Node, cluster: Cluster, version: Version) -> tuple[ConfigLine, ...]:
-    """chrony.conf of a reference in a lab: it serves its own clock to everybody and follows nobody."""
-    networks = dict.fromkeys(str(nic.address.network) for other in cluster.nodes for nic in other.nics)
-    lines = [directive("local", "stratum 1", version, why=f"{node.name} is the reference: its own clock is the time")]
-    lines += [directive("allow", network, version, why="the cluster may ask") for network in networks]
-    return tuple(lines)
-
-
 def _polls(cluster: Cluster) -> tuple[int, int]:
     low, high = _POLLS[cluster.pace]
     low = cluster.ntp.minpoll if cluster.ntp.minpoll is not None else low
@@ -55,7 +58,7 @@ def _polls(cluster: Cluster) -> tuple[int, int]:
 
 
 def _server_line(
-    server: NtpServer, cluster: Cluster, version: Version, *, near: bool, mate: bool = False
+    server: NtpServer, cluster: Cluster, version: Version, *, near: bool, standby: bool = False, mate: bool = False
 ) -> ConfigLine:
     options: dict[str, object] = {"iburst": True}
     why = f"{server.name}: four quick requests at the start"
@@ -74,6 +77,12 @@ def _server_line(
             "; preferred, so that all clients follow one clock while it is good"
             if not server.reference
             else ("; preferred to the other servers here, which follow it too")
+        )
+    if standby:
+        options["maxsamples"] = STANDBY_SAMPLES
+        why += (
+            f"; standby, with {STANDBY_SAMPLES} samples only: chronyd goes on with a dead server's past until that is "
+            "older than every sample of the others (minutes, with its usual 64)"
         )
     if mate:
         why = f"{server.name}: the other server, so that both stay one group when every source is lost (orphan mode)"

@@ -27,6 +27,12 @@ _MASTERS = (Role.GRANDMASTER, Role.BACKUP_GRANDMASTER)
 STEP_S = 0.01
 """Above it a PHC is set, below it is steered: nothing on a LAN delays a packet by 10 ms, so it is no bad sample."""
 
+SYSTEM_STEP_S = 1.0
+_WHY_SYSTEM_STEP = (
+    "later only when it is more than 1 s off, as chrony's makestep: a clock that woke before its grandmaster was on a "
+    "free-running PHC, and 37 s by slewing are minutes at a rate that is 10 % wrong"
+)
+
 _RATE_HZ = {Pace.NORMAL: 4, Pace.FAST: 8}
 
 _SUMMARY_S = 16
@@ -158,8 +164,13 @@ def _servo(role: NodeRole, cluster: Cluster, version: Version) -> list[ConfigLin
     ]
 
 
-_PHC_RATE, _SOFTWARE_RATE = 0.7, 0.2
-"""Proportional pull per second. 0.7 is linuxptp's own for one sync a second; kernel stamps scatter more: slower."""
+_PHC_RATE, _SYSTEM_RATE, _SOFTWARE_RATE = 1.0, 2.0, 0.2
+"""Proportional pull per second. Near linuxptp's own 0.7 for one sync a second; from PHC to system clock faster, since
+reading scatters by nanoseconds and the chain must not add up delays; by kernel stamps, which scatter most, slower.
+"""
+
+_MOST_PULL = 0.7
+"""Never more of an offset than this at once, as linuxptp limits itself."""
 
 
 def _gains(rate: float, interval_s: float) -> tuple[str, str]:
@@ -168,7 +179,7 @@ def _gains(rate: float, interval_s: float) -> tuple[str, str]:
     linuxptp scales its defaults in a way that rings (damping 0.64 at 8 Hz), phc2sys does not scale its own at all
     (0.23 at 8 Hz): with a boundary clock between, a step of 10 µs came out as a swing of 35 µs in the lab.
     """
-    kp = min(rate, rate / interval_s)
+    kp = min(rate, _MOST_PULL / interval_s)
     return _plain(kp), _plain(kp * kp * interval_s / 4)
 
 
@@ -191,7 +202,7 @@ def phc2sys_arguments(role: NodeRole, cluster: Cluster, version: Version) -> tup
         raise UserError(f"{role.node}: with software stamps ptp4l steers the system clock itself: no phc2sys there")
     flags: list[tuple[str, object, str]]
     rate = _RATE_HZ[cluster.pace]
-    kp, ki = _gains(_PHC_RATE, 1 / rate)
+    kp, ki = _gains(_SYSTEM_RATE, 1 / rate)
     if role.role in _MASTERS:
         tai = TAI_MINUS_UTC_2017_S
         flags = [
@@ -205,7 +216,8 @@ def phc2sys_arguments(role: NodeRole, cluster: Cluster, version: Version) -> tup
         flags = [
             ("-a", None, "follows the port that ptp4l says is SLAVE, and stops when there is none"),
             ("-r", None, "the system clock follows; given once, it is never a source"),
-            ("-F", 0.00002, "sets the clock once, at the start, when it is more than 20 µs off; never in mid-run"),
+            ("-F", 0.00002, "sets the clock at the start when it is more than 20 µs off"),
+            ("-S", SYSTEM_STEP_S, _WHY_SYSTEM_STEP),
         ]
     flags += [
         (

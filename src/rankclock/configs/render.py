@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rankclock.cluster.facts import Facts
-from rankclock.cluster.model import Cluster, Node
-from rankclock.configs.chrony import CHRONY_CONF, chrony_lines, reference_lines
+from rankclock.cluster.model import Cluster
+from rankclock.configs.chrony import CHRONY_CONF, chrony_lines
 from rankclock.configs.linuxptp import PTP4L_CONF, phc2sys_arguments, ptp4l_lines
 from rankclock.configs.options import ConfigLine
 from rankclock.configs.target import Target, target_of
@@ -28,7 +28,7 @@ from rankclock.configs.units import (
 from rankclock.planning.model import NodeRole, Owner, Plan, Role, Scheme
 from rankclock.planning.topology import Topology
 
-__all__ = ["RenderedNode", "Service", "explain", "render", "render_reference"]
+__all__ = ["RenderedNode", "Service", "explain", "render"]
 
 CHRONYD = "/usr/sbin/chronyd"
 PTP4L = "/usr/sbin/ptp4l"
@@ -71,21 +71,6 @@ def render(plan: Plan, cluster: Cluster, facts: Mapping[str, Facts] | None = Non
         name: _node(role, cluster, target_of(name, (facts or {}).get(name)), near=near)
         for name, role in plan.roles.items()
     }
-
-
-def render_reference(node: Node, cluster: Cluster, facts: Facts | None = None) -> RenderedNode:
-    """A chronyd that serves the node's own clock as the truth: the reference of a lab. Never part of a plan."""
-    target = target_of(node.name, facts)
-    lines = {CHRONY_CONF: reference_lines(node, cluster, target.chrony_version)}
-    return RenderedNode(
-        node=node.name,
-        role=Role.SOURCE,
-        files=_texts(node.name, lines),
-        services=(_chronyd(0),),
-        masks=(),
-        target=target,
-        lines=lines,
-    )
 
 
 def explain(node: RenderedNode) -> str:

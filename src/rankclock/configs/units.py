@@ -7,7 +7,8 @@ so ours stand beside under names of their own. Exactly one program owns CLOCK_RE
 from __future__ import annotations
 
 from rankclock.configs.options import ConfigLine
-from rankclock.planning.model import NodeRole, Owner, Role
+from rankclock.planning.model import NodeRole, Owner, Role, Scheme
+from rankclock.timebase import TAI_MINUS_UTC_2017_S
 
 __all__ = [
     "CHRONY_DROP_IN",
@@ -62,6 +63,7 @@ def ptp4l_unit(role: NodeRole, command: str) -> tuple[ConfigLine, ...]:
     if owns:
         conflicts += [CHRONY_UNIT, *_OTHER_OWNERS]
     return _unit(
+        before=_phc_from_system_clock(role),
         description=f"PTP {role.role.value.replace('-', ' ')} of {role.node} (rankclock)",
         after=after,
         wants="network-online.target",
@@ -69,6 +71,19 @@ def ptp4l_unit(role: NodeRole, command: str) -> tuple[ConfigLine, ...]:
         command=command,
         capabilities="CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE CAP_SYS_TIME",
     )
+
+
+def _phc_from_system_clock(role: NodeRole) -> tuple[ConfigLine, ...]:
+    """A boundary clock's PHCs get the system clock's time (as TAI) before it starts."""
+    if role.role is not Role.BOUNDARY_CLOCK or role.stamps is not Scheme.PTP_HARDWARE:
+        return ()
+    why = (
+        "until it hears a grandmaster this clock leads its rack: by the system clock's time, not by what the NIC woke "
+        "up with (all machines may start at once, after a power cut); '-': it starts without, too"
+    )
+    nics = {port.phc_index if port.phc_index is not None else port.nic: port.nic for port in reversed(role.ports)}
+    command = "ExecStartPre=-/usr/sbin/phc_ctl {} set adj {}"
+    return tuple(ConfigLine(text=command.format(nic, TAI_MINUS_UTC_2017_S), why=why) for nic in reversed(nics.values()))
 
 
 def phc2sys_unit(role: NodeRole, command: str) -> tuple[ConfigLine, ...]:
@@ -87,7 +102,14 @@ def phc2sys_unit(role: NodeRole, command: str) -> tuple[ConfigLine, ...]:
 
 
 def _unit(
-    *, description: str, after: str, wants: str, conflicts: list[str], command: str, capabilities: str
+    *,
+    before: tuple[ConfigLine, ...] = (),
+    description: str,
+    after: str,
+    wants: str,
+    conflicts: list[str],
+    command: str,
+    capabilities: str,
 ) -> tuple[ConfigLine, ...]:
     unique = " ".join(dict.fromkeys(conflicts))
     return (
@@ -100,6 +122,7 @@ def _unit(
         ConfigLine(text=""),
         ConfigLine(text="[Service]"),
         ConfigLine(text="Type=simple"),
+        *before,
         ConfigLine(text=f"ExecStart={command}", why="in the foreground, as it was tried"),
         ConfigLine(text="Restart=always", why="a clock without its daemon drifts unseen"),
         ConfigLine(text="RestartSec=1"),
