@@ -1,0 +1,599 @@
+"""What a series of offsets shows by itself.
+
+Dates for offsets, 37 s, steps, ramps, pinned and impossible frequencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from rankclock.diagnosis.arithmetic import (
+    PLAUSIBLE_PPM,
+    YEAR_S,
+    Ramp,
+    epoch_date,
+    fit_ramp,
+    is_pinned,
+    nearest_wrap,
+    tai_steps,
+)
+from rankclock.diagnosis.evidence import Evidence, Item, Quote, Series, median
+from rankclock.diagnosis.finding import Draft, Rule, Severity, draft
+from rankclock.wire.text.chronyc import ChronySource, Tracking
+from rankclock.wire.text.linuxptp import PtpSample
+from rankclock.wire.text.ntpq import NtpPeer
+
+__all__ = ["RULES"]
+
+STEP_NS = 100_000_000
+"""A change between two samples that no servo makes: 0.1 s."""
+
+LOCKED_NS = 1_000_000
+WELL_NS = 100_000
+
+
+def _freqs(series: Series) -> list[int]:
+    return [sample.freq_ppb for sample in series.samples if sample.freq_ppb is not None]
+
+
+def _epoch(evidence: Evidence) -> Iterator[Draft]:
+    for series in evidence.series:
+        dated = [(sample, date) for sample in series.samples if (date := epoch_date(sample.offset_ns))]
+        if not dated or nearest_wrap(dated[0][0].offset_ns, 1_000_000):
+            continue
+        sample, date = dated[0]
+        signed = sample.rms_ns is None
+        ahead = sample.offset_ns > 0
+        values: dict[str, object] = {
+            "offset_ns": sample.offset_ns,
+            "offset_as_date_utc": date.strftime("%Y-%m-%dT%H:%M:%S"),
+            "offset_years": round(abs(sample.offset_ns) / 1e9 / YEAR_S, 2),
+        }
+        pinned = is_pinned(_freqs(series))
+        if pinned is not None:
+            values["freq_saturated_ppb"] = abs(pinned)
+        who = "the grandmaster" if series.program in ("ptp4l", "") else "the source clock"
+        if signed and not ahead:
+            cause = (
+                f"the offset of {series.name} is minus Unix time ({values['offset_as_date_utc']} UTC): the clock that "
+                "is steered "
+                f"stands near 1970-01-01, {who} is right. Set the steered clock once (phc_ctl /dev/ptpN set, date "
+                "-s), then "
+                "start again."
+            )
+        else:
+            cause = (
+                f"the offset of {series.name} is Unix time itself ({values['offset_as_date_utc']} UTC, "
+                f"{values['offset_years']} years): {who} stands near 1970-01-01, the local clock is right. Mend {who} "
+                "(set its "
+                "clock, wait until it follows its own source); do not let this node step back to 1970."
+            )
+        if pinned is not None:
+            cause += f" The frequency is at its limit of {abs(pinned)} ppb because of that."
+        yield draft(
+            Severity.FAULT,
+            0.97,
+            cause,
+            series.quotes([one.line for one, _ in dated][:3]),
+            values=values,
+            next=(
+                f"on {who.removeprefix('the ')}: date -u; phc_ctl /dev/ptp0 get; timedatectl; chronyc tracking",
+                "stop ptp4l and phc2sys here until it is right, and check that no other daemon steers the same clock",
+            ),
+            confirm="the offset falls to microseconds once the source shows the present date",
+            explains=("FREQ_PINNED", "FREQ_IMPLAUSIBLE", "OFFSET_RAMP", "OFFSET_LARGE", "SERVO_UNSTABLE"),
+        )
+    late = [one for one in evidence.events("ts2phc-nmea-delay") if epoch_date(int(one.value.number("delay_ns") or 0))]
+    if late:
+        date = epoch_date(int(late[0].value.number("delay_ns") or 0))
+        yield draft(
+            Severity.FAULT,
+            0.9,
+            "the NMEA delay is Unix time itself: ts2phc took the time of the sentence as zero (1970). linuxptp up to "
+            "3.1.1 does "
+            "that for sentences without a valid time; the receiver had no time yet, or the sentence could not be read.",
+            late[:2],
+            values={
+                "nmea_delay_ns": int(late[0].value.number("delay_ns") or 0),
+                "offset_as_date_utc": date.strftime("%Y-%m-%dT%H:%M:%S") if date else None,
+            },
+            next=("look at the sentences: ts2phc -l 7; gpspipe -r", "linuxptp 4.0 or later"),
+            confirm="'nmea delay' is some hundred milliseconds",
+            explains=("LEAPFILE_EXPIRED",),
+        )
+
+
+def _tai(evidence: Evidence) -> Iterator[Draft]:
+    for series in evidence.series:
+        hits = [s for s in series.samples if s.rms_ns is None and tai_steps(s.offset_ns / 1e9, 0.05) is not None]
+        if hits:
+            yield _tai_found(hits[-1].offset_ns / 1e9, series.quotes([s.line for s in hits][:4]), series.name, 0.93)
+    for item in evidence.all(ChronySource):
+        if item.value.has_sample and item.value.offset_ns is not None:
+            offset_s = item.value.offset_ns / 1e9
+            if tai_steps(offset_s, 0.6) is not None:
+                yield _tai_found(offset_s, [item.quote], f"chrony's source {item.value.name}", 0.9)
+    for peer in evidence.all(NtpPeer):
+        if (
+            peer.value.offset_ms is not None
+            and peer.value.reach
+            and tai_steps(peer.value.offset_ms / 1e3, 0.1) is not None
+        ):
+            yield _tai_found(peer.value.offset_ms / 1e3, [peer.quote], f"ntpd's peer {peer.value.name}", 0.9)
+    for track in evidence.all(Tracking):
+        if track.value.system_time_s is not None and tai_steps(track.value.system_time_s, 0.05) is not None:
+            yield _tai_found(track.value.system_time_s, [track.quote], "chronyd", 0.85)
+    steps = [
+        (one, float(one.value.number("wrong_s") or one.value.number("step_s") or 0))
+        for one in evidence.events("chrony-wrong", "chrony-stepped", "ntpd-reset", "ntpd-set", "ntpd-step-server")
+    ]
+    hit_steps = [(one, step) for one, step in steps if tai_steps(step, 0.1) is not None]
+    if hit_steps:
+        yield _tai_found(-hit_steps[0][1], [one.quote for one, _ in hit_steps[:3]], "the daemon's correction", 0.85)
+
+
+def _tai_found(offset_s: float, quotes: list[Quote] | tuple[Quote, ...], name: str, confidence: float) -> Draft:
+    times = tai_steps(offset_s, 0.7) or 0
+    ahead = (
+        "ahead: the local clock runs in TAI where its reference is UTC"
+        if offset_s > 0
+        else ("behind: the local clock runs in UTC where its reference is TAI")
+    )
+    twice = " (twice that: the correction was applied with the wrong sign)" if abs(times) == 2 else ""
+    return draft(
+        Severity.FAULT,
+        confidence,
+        f"the offset of {name} is {offset_s:+.6f} s, that is {times} * 37 s and {(offset_s - 37 * times) * 1e3:+.3f} "
+        "ms: TAI minus "
+        f"UTC{twice}, not drift. {ahead}. Somewhere a PTP or PHC time is copied without, or with the wrong, UTC "
+        "offset: "
+        "ptpTimescale set on a master that serves UTC, currentUtcOffsetValid 0, phc2sys with -O of the wrong value or "
+        "sign, "
+        "chrony's refclock PHC without 'offset -37' or 'tai'.",
+        list(quotes),
+        values={"offset_s": round(offset_s, 9), "tai_utc_s": 37, "tai_utc_times": times},
+        next=(
+            "pmc -u -b 0 'GET TIME_PROPERTIES_DATA_SET' (currentUtcOffset, currentUtcOffsetValid, ptpTimescale)",
+            "adjtimex --print or ntptime: the kernel's TAI offset; ps ax | grep -E 'phc2sys|ptp4l' for -O, -w",
+            "system clock from a PHC in TAI: phc2sys -O -37 or -w; PHC from the system clock: -O 37",
+        ),
+        confirm="the offset falls from 37 s to microseconds at once when the scale is right",
+        explains=(
+            "OFFSET_LARGE",
+            "CORRECTION_PENDING",
+            "FALSETICKERS",
+            "DATES_DISAGREE",
+            "MASTER_STEPPED",
+            "CLOCK_STEPPED",
+        ),
+    )
+
+
+def _freq_implausible(evidence: Evidence) -> Iterator[Draft]:
+    for series in evidence.series:
+        settled = [
+            s
+            for s in series.samples
+            if s.freq_ppb is not None
+            and abs(s.offset_ns) < LOCKED_NS
+            and s.state != 0
+            and abs(s.freq_ppb) > PLAUSIBLE_PPM * 1000
+        ]
+        if len(settled) < 2:
+            continue
+        freq = median([s.freq_ppb for s in settled if s.freq_ppb is not None]) or 0
+        jumps = [s for s in series.samples if abs(s.offset_ns) >= LOCKED_NS and s.line > settled[0].line]
+        values: dict[str, object] = {
+            "freq_ppm": round(freq / 1000, 1),
+            "plausible_limit_ppm": PLAUSIBLE_PPM,
+            "max_abs_offset_ns": max(abs(s.offset_ns) for s in settled),
+        }
+        if jumps:
+            values["jump_ns"] = jumps[0].offset_ns
+        sign = _sign_note(evidence)
+        yield draft(
+            Severity.FAULT,
+            0.9,
+            f"{series.name} shows offsets of at most {values['max_abs_offset_ns']} ns at a frequency of "
+            f"{freq / 1000:.1f} ppm. No "
+            f"oscillator is that far off ({PLAUSIBLE_PPM} ppm is the kernel's own limit): another program (chronyd, "
+            "ntpd, a second "
+            "phc2sys, a hypervisor's tool) changes tick or frequency of the same clock, and this servo leans against "
+            f"it.{sign} "
+            "Small offsets prove nothing here. Stop one of the two.",
+            series.quotes([s.line for s in (*settled[:3], *jumps[:2])]),
+            values=values,
+            next=(
+                "systemctl status chronyd ntpd systemd-timesyncd; ps ax | grep -E "
+                "'chronyd|ntpd|phc2sys|ptp4l|vmtoolsd'",
+                "adjtimex --print: tick other than 10000 was set by another program",
+            ),
+            confirm="with one of them stopped the frequency returns below 100 ppm",
+            explains=("MASTER_STEPPED", "OFFSET_LARGE", "SERVO_UNSTABLE"),
+        )
+    for item in evidence.all(Tracking):
+        yield from _tracking_frequency(item)
+
+
+def _sign_note(evidence: Evidence) -> str:
+    for command in evidence.commands("phc2sys"):
+        value = command.value.option("-O")
+        target = command.value.option("-c")
+        source = command.value.option("-s") or ""
+        if value in ("37", "36") and (target in (None, "CLOCK_REALTIME")) and source != "CLOCK_REALTIME":
+            return f" Besides, -O {value} has the wrong sign for the system clock fed from a PHC in TAI (-O -{value})."
+    return ""
+
+
+def _tracking_frequency(item: Item[Tracking]) -> Iterator[Draft]:
+    track = item.value
+    if track.frequency_ppm is None or abs(track.frequency_ppm) <= PLAUSIBLE_PPM:
+        return
+    values: dict[str, object] = {"frequency_ppm": track.frequency_ppm, "plausible_limit_ppm": PLAUSIBLE_PPM}
+    values |= {k: v for k, v in (("system_time_s", track.system_time_s), ("skew_ppm", track.skew_ppm)) if v is not None}
+    if track.bound_s is not None:
+        values["error_bound_s"] = round(track.bound_s, 6)
+    values["in_sync"] = False
+    pending = "" if track.system_time_s is None else f", and {abs(track.system_time_s):.6f} s are still to be corrected"
+    yield draft(
+        Severity.FAULT,
+        0.9,
+        f"chronyd compensates {abs(track.frequency_ppm):.0f} ppm{pending}. No oscillator is that far off (limit "
+        f"{PLAUSIBLE_PPM} ppm): "
+        "a second controller moves the same clock, in the kernel (RTC to system copy, dosynctodr), in the hypervisor "
+        "or its "
+        f"guest tools, or another daemon; or the clock source runs at a wrong rate. Leap status '{track.leap or '?'}' "
+        "says "
+        "only that chronyd follows somebody.",
+        [item],
+        values=values,
+        next=(
+            "cat /sys/devices/system/clocksource/clocksource0/current_clocksource; dmesg | grep -iE 'tsc|clocksource'",
+            "systemctl status systemd-timesyncd ntpd vmtoolsd vboxadd-service; VM: switch off the host's time sync",
+        ),
+        confirm="with the second controller off, 'Frequency' returns below 100 ppm and 'System time' shrinks",
+    )
+
+
+def _pinned(evidence: Evidence) -> Iterator[Draft]:
+    for series in evidence.series:
+        limit = is_pinned(_freqs(series))
+        last = [s for s in series.samples if s.freq_ppb is not None][-3:]
+        if limit is None or not last or abs(last[-1].offset_ns) < LOCKED_NS:
+            continue
+        points = [
+            (s.t_ns / 1e9, s.offset_ns / 1e9) for s in series.samples if s.freq_ppb == limit and s.t_ns is not None
+        ]
+        ramp = fit_ramp(points)
+        shrinking = ramp is not None and ramp.slope_ppm * last[-1].offset_ns < 0
+        left_s = abs(last[-1].offset_ns) / abs(ramp.slope_ppm) / 1e3 if ramp and ramp.slope_ppm else None
+        values: dict[str, object] = {"freq_saturated_ppb": abs(limit), "offset_ns": last[-1].offset_ns}
+        if ramp:
+            values["slope_ppm"] = round(ramp.slope_ppm, 2)
+        if shrinking and left_s is not None:
+            values["seconds_until_removed"] = round(left_s)
+            yield draft(
+                Severity.DEGRADED,
+                0.8,
+                f"{series.name} removes {last[-1].offset_ns / 1e9:+.3f} s by slewing at its limit of {abs(limit)} "
+                "ppb; that takes "
+                f"another {left_s:.0f} s, in which the clock is wrong and runs at a wrong rate. It may not step: "
+                "step_threshold "
+                "is 0 by default once a servo was locked.",
+                series.quotes([s.line for s in last]),
+                values=values,
+                next=("step once, outside of training: restart with first_step_threshold, or step_threshold 1.0",),
+                confirm="the offset shrinks by the frequency limit each second",
+                explains=("OFFSET_LARGE",),
+            )
+            continue
+        yield draft(
+            Severity.FAULT,
+            0.8,
+            f"the frequency of {series.name} stands at its limit ({limit} ppb) and the offset of "
+            f"{last[-1].offset_ns / 1e9:+.6f} s does "
+            "not shrink: something pulls the clock the other way as fast, or the clock does not obey (not adjustable, "
+            "wrong "
+            "PHC), or its source runs away.",
+            series.quotes([s.line for s in last]),
+            values=values,
+            next=(
+                "who else steers this clock: ps ax | grep -E 'chronyd|ntpd|phc2sys|ptp4l|timesyncd'",
+                "does it obey: phc_ctl /dev/ptpN freq 50000; phc_ctl /dev/ptpN cmp, twice",
+            ),
+            confirm="frequency leaves the limit and the offset falls",
+            explains=("OFFSET_LARGE", "OFFSET_RAMP"),
+        )
+
+
+def _ramp(evidence: Evidence) -> Iterator[Draft]:
+    for series in evidence.series:
+        samples = [s for s in series.samples if s.t_ns is not None and s.rms_ns is None]
+        if len(samples) < 5 or is_pinned(_freqs(series)) is not None:
+            continue
+        ramp = fit_ramp([((s.t_ns or 0) / 1e9, s.offset_ns / 1e9) for s in samples])
+        noise = median([abs(b.offset_ns - a.offset_ns) for a, b in pairwise(samples)]) or 0
+        freqs = _freqs(series)
+        steady = not freqs or max(freqs) - min(freqs) <= 1_000
+        if ramp is None or ramp.explained < 0.999 or abs(ramp.change_s) < 1e-4 or not steady or noise == 0:
+            continue
+        yield _ramp_found(series, samples, ramp)
+
+
+def _ramp_found(series: Series, samples: list[PtpSample], ramp: Ramp) -> Draft:
+    values = {"slope_ppm": round(ramp.slope_ppm, 3), "offset_ns": samples[-1].offset_ns}
+    quotes = series.quotes([samples[0].line, samples[len(samples) // 2].line, samples[-1].line])
+    if abs(abs(ramp.slope_ppm) - 1e6) < 5e3:
+        return draft(
+            Severity.FAULT,
+            0.9,
+            f"the offset of {series.name} grows by one second each second: one of the two clocks stands still (a PHC "
+            "whose "
+            "counter does not run, or a driver that returns the same reading).",
+            quotes,
+            values={**values, "frozen": True},
+            next=("phc_ctl /dev/ptpN get, twice a second apart", "reload the driver; ethtool -i IFACE"),
+            confirm="two readings a second apart differ by a second",
+            explains=("OFFSET_LARGE",),
+        )
+    return draft(
+        Severity.FAULT,
+        0.75,
+        f"the offset of {series.name} grows in a straight line, {ramp.slope_ppm:+.3f} ppm, while the frequency is "
+        "left alone: the "
+        "clock is measured but not steered (free_running, -x, a servo that never leaves s0, or no right to adjust it).",
+        quotes,
+        values=values,
+        next=("grep free_running in the configuration; does the daemon run with CAP_SYS_TIME and without -x?",),
+        confirm="with steering on, the frequency moves and the ramp ends",
+        explains=("OFFSET_LARGE",),
+    )
+
+
+def _unstable(evidence: Evidence) -> Iterator[Draft]:
+    for series in evidence.series:
+        samples = [s for s in series.samples if s.rms_ns is None and s.state != 0]
+        for start in range(len(samples) - 5):
+            window = samples[start : start + 6]
+            sizes = [abs(s.offset_ns) for s in window]
+            growing = all(b >= 1.4 * a > 0 for a, b in pairwise(sizes))
+            turning = all(a.offset_ns * b.offset_ns < 0 for a, b in pairwise(window))
+            if growing and sizes[-1] > 1_000:
+                factor = (sizes[-1] / sizes[0]) ** 0.2
+                how = "swings from side to side" if turning else "runs away on one side"
+                yield draft(
+                    Severity.FAULT,
+                    0.75,
+                    f"the offset of {series.name} {how} and grows {factor:.1f}-fold with each sample: the loop is "
+                    "unstable. Servo "
+                    "constants too large for the interval, two servos on one clock, or a correction that acts twice "
+                    "or with "
+                    "the wrong sign.",
+                    series.quotes([s.line for s in window]),
+                    values={
+                        "growth_factor": round(factor, 2),
+                        "offset_ns": window[-1].offset_ns,
+                        "alternating": turning,
+                    },
+                    next=("one owner of the clock? then defaults for pi_proportional_const and pi_integral_const",),
+                    confirm="offsets shrink from sample to sample after a restart",
+                    explains=("OFFSET_LARGE",),
+                )
+                break
+
+
+def _stepped(evidence: Evidence) -> Iterator[Draft]:
+    yield from _phc_set(evidence)
+    for series in evidence.series:
+        samples = [s for s in series.samples if s.rms_ns is None]
+        for before, first, after in zip(samples, samples[1:], samples[2:], strict=False):
+            step = first.offset_ns - before.offset_ns
+            stays = abs(after.offset_ns - first.offset_ns) < abs(step) / 4
+            locked = before.state in (2, 3) and abs(before.offset_ns) < LOCKED_NS
+            if abs(step) >= STEP_NS and stays and locked and not _cause_known(step):
+                yield draft(
+                    Severity.FAULT,
+                    0.7,
+                    f"{series.name} was locked, then the offset changed by {step / 1e9:+.6f} s from one sample to the "
+                    "next and stayed: "
+                    "its source was stepped (somebody set the grandmaster's clock, or another grandmaster took over), "
+                    "or this "
+                    "clock was. A locked servo only slews: step_threshold is 0 by default, first_step_threshold acts "
+                    "at the "
+                    "start only.",
+                    series.quotes([before.line, first.line, after.line]),
+                    values={
+                        "step_s": round(step / 1e9, 9),
+                        "step_threshold_default": 0.0,
+                        "first_step_threshold_default": 2e-05,
+                    },
+                    next=(
+                        "journalctl on the grandmaster at that moment",
+                        "step_threshold 0.00002, or restart ptp4l here",
+                    ),
+                    confirm="the offset returns to its old size after a step",
+                    explains=("OFFSET_LARGE", "CLOCK_JUMPED"),
+                )
+                break
+
+
+def _cause_known(step_ns: int) -> bool:
+    return nearest_wrap(step_ns, 1_000_000) is not None or epoch_date(step_ns) is not None
+
+
+def _phc_set(evidence: Evidence) -> Iterator[Draft]:
+    was_set = evidence.events("testptp-set", "phc-ctl-set")
+    read = evidence.events("testptp-get", "phc-ctl-get")
+    checks = evidence.events("ptp-clockcheck")
+    if not was_set or not read or not checks:
+        return
+    set_s, read_s = was_set[-1].value.number("set_s") or 0.0, read[-1].value.number("phc_s") or 0.0
+    step = int(set_s) - int(read_s)
+    if abs(step) < 2:
+        return
+    yield draft(
+        Severity.FAULT,
+        0.85,
+        f"the master's clock was set by hand to {int(set_s)} while this clock stands at {read_s:.0f}: a step of "
+        f"{step} s. A locked "
+        "ptp4l slews only, at its frequency limit: step_threshold is 0.0 by default (never step once locked), "
+        "first_step_threshold 0.00002 s acts at the start only. clockcheck reports the slewing.",
+        [*was_set[-1:], *read[-1:], *checks[:1]],
+        values={"step_s": step, "step_threshold_default": 0.0, "first_step_threshold_default": 2e-05},
+        next=(
+            "set step_threshold 0.00002 (or restart ptp4l) on the nodes that follow",
+            "do not set a master's clock in service",
+        ),
+        confirm="after a restart the node steps once and locks",
+        explains=("CLOCK_JUMPED",),
+    )
+
+
+def _large(evidence: Evidence) -> Iterator[Draft]:
+    for series in evidence.series:
+        samples = series.samples
+        last = samples[-3:]
+        if len(last) < 3 or min(abs(s.offset_ns) for s in last) < LOCKED_NS:
+            continue
+        yield draft(
+            Severity.UNKNOWN,
+            0.5,
+            f"the offset of {series.name} stays at {last[-1].offset_ns / 1e9:+.6f} s; these lines do not tell why.",
+            series.quotes([s.line for s in last]),
+            values={"offset_ns": last[-1].offset_ns},
+            next=(
+                "more of the log, from the start of the daemon; pmc -u -b 0 'GET PARENT_DATA_SET' 'GET "
+                "TIME_PROPERTIES_DATA_SET'",
+                "date -u on this node and on the source",
+            ),
+        )
+
+
+def _clockcheck(evidence: Evidence) -> Iterator[Draft]:
+    jumps = evidence.events("ptp-clockcheck")
+    if not jumps:
+        return
+    ways = [one.value.text("way") for one in jumps]
+    pairs = sum(1 for a, b in pairwise(ways) if a != b)
+    yield draft(
+        Severity.UNKNOWN,
+        0.5,
+        "clockcheck saw the synchronised clock move against CLOCK_MONOTONIC. Back and forth within a second: "
+        "timestamps of single "
+        "messages are wrong. Always the same way: another program or person steps or steers this clock, or the servo "
+        "slews at "
+        "its limit towards a master that was stepped. These lines alone do not tell which.",
+        jumps[:4],
+        values={"clockcheck_jumps": evidence.event_counts.get("ptp-clockcheck", len(jumps)), "back_and_forth": pairs},
+        next=(
+            "the offsets around these lines (ptp4l -m with summary_interval 0)",
+            "ps ax | grep -E 'chronyd|ntpd|timesyncd|phc2sys|ptp4l'; journalctl of the grandmaster at that moment",
+        ),
+    )
+
+
+def _healthy(evidence: Evidence) -> Iterator[Draft]:
+    for series in evidence.series:
+        last = series.samples[-5:]
+        if len(last) < 3:
+            continue
+        sizes = [abs(s.offset_ns) for s in last]
+        locked = all(s.state in (None, 2, 3) for s in last)
+        plausible = all(s.freq_ppb is None or abs(s.freq_ppb) <= PLAUSIBLE_PPM * 1000 for s in last)
+        if locked and plausible and max(sizes) <= WELL_NS:
+            delays = [s.delay_ns for s in last if s.delay_ns is not None]
+            yield draft(
+                Severity.HEALTHY,
+                0.7,
+                f"{series.name} is locked: the last offsets are within {max(sizes)} ns at a plausible frequency (its "
+                "own claim, one "
+                "hop; it says nothing of what its source is worth).",
+                series.quotes([s.line for s in last]),
+                values={
+                    "max_abs_offset_ns": max(sizes),
+                    **({"median_delay_ns": int(median(delays) or 0)} if delays else {}),
+                },
+            )
+
+
+RULES = (
+    Rule(
+        id="GM_EPOCH",
+        title="One of the two clocks stands at 1970",
+        needs="offsets of ptp4l, phc2sys or ts2phc",
+        check=_epoch,
+        arithmetic="|offset| as Unix time is a date (2000 to 2060); positive: the source is at 1970, negative: here",
+        reference="nxp-archive/openil_linuxptp#15; jclark/rpi-cm4-ptp-guide#1",
+    ),
+    Rule(
+        id="TAI_UTC_OFFSET",
+        title="An offset of 37 s: TAI against UTC",
+        needs="any offset: ptp4l, phc2sys, chrony sources, ntpq, corrections in a log",
+        check=_tai,
+        arithmetic="offset = k * 37 s, k = 1, -1, 2, -2, within 50 ms (0.6 s for chrony's sources)",
+        reference="IERS Bulletin C; phc2sys(8) -O, -w; openshift-kni/cnf-features-deploy#1968",
+    ),
+    Rule(
+        id="FREQ_IMPLAUSIBLE",
+        title="A frequency that no oscillator has: two controllers on one clock",
+        needs="offsets with frequencies, or chronyc tracking",
+        check=_freq_implausible,
+        arithmetic="|frequency| > 500 ppm while offsets are small (or |system time| stays large)",
+        reference="geerlingguy/time-pi#12, #13; omniosorg/omnios-build#2576",
+    ),
+    Rule(
+        id="FREQ_PINNED",
+        title="The frequency stands at its limit",
+        needs="offsets with frequencies",
+        check=_pinned,
+        arithmetic="the same frequency three times at the end; time left = |offset| / slope",
+        reference="linuxptp clockadj, max_frequency; ptp4l(8) step_threshold",
+    ),
+    Rule(
+        id="OFFSET_RAMP",
+        title="The offset grows in a straight line: nobody steers",
+        needs="at least five offsets with times",
+        check=_ramp,
+        arithmetic="least squares; slope in ppm; 1,000,000 ppm is a clock that stands still",
+        reference="facts: free running clocks part by 5 to 30 ppm",
+    ),
+    Rule(
+        id="SERVO_UNSTABLE",
+        title="Offsets grow from sample to sample",
+        needs="at least six offsets",
+        check=_unstable,
+        arithmetic="six samples, each at least 1.4 times the one before",
+        reference="ptp4l(8), pi_proportional_const",
+    ),
+    Rule(
+        id="MASTER_STEPPED",
+        title="The source was stepped under a locked servo",
+        needs="offsets around the step, or the command that set the clock and a reading of the other",
+        check=_stepped,
+        arithmetic="offset after minus offset before; set time minus read time",
+        reference="ptp4l(8) step_threshold; nxp-archive/openil_linuxptp#10",
+    ),
+    Rule(
+        id="OFFSET_LARGE",
+        title="The offset stays large",
+        needs="three offsets",
+        check=_large,
+        reference="",
+    ),
+    Rule(
+        id="CLOCK_JUMPED",
+        title="clockcheck saw a jump",
+        needs="ptp4l's or phc2sys' log",
+        check=_clockcheck,
+        arithmetic="number of jumps; how many turned back",
+        reference="linuxptp clockcheck.c, sanity_freq_limit",
+    ),
+    Rule(
+        id="SERVO_LOCKED",
+        title="The servo is locked",
+        needs="three offsets",
+        check=_healthy,
+        reference="",
+    ),
+)
