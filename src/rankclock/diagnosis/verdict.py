@@ -13,6 +13,7 @@ from typing import Any
 
 from rankclock.diagnosis.evidence import Evidence, Quote, Span
 from rankclock.diagnosis.finding import Finding, Rule, Severity
+from rankclock.diagnosis.not_enough import not_enough
 from rankclock.diagnosis.readings import read_values
 from rankclock.diagnosis.rules import RULES
 from rankclock.errors import ExitCode
@@ -46,6 +47,7 @@ class Answer:
     recognised: tuple[Span, ...]
     unrecognised: tuple[Quote, ...]
     unrecognised_count: int
+    skipped: int
 
     @property
     def exit_code(self) -> ExitCode:
@@ -69,6 +71,8 @@ def diagnose(evidence: Evidence, rules: Iterable[Rule] = RULES) -> Answer:
     found = _without_explained(found)
     found.sort(key=lambda finding: (_ORDER.index(finding.severity), -finding.draft.confidence))
     verdict = _verdict(found)
+    if verdict is Severity.UNKNOWN and not any(finding.severity is Severity.UNKNOWN for finding in found):
+        found.append(not_enough(evidence))
     values = read_values(evidence)
     for finding in reversed(found):
         values.update(finding.draft.values)
@@ -79,6 +83,7 @@ def diagnose(evidence: Evidence, rules: Iterable[Rule] = RULES) -> Answer:
         recognised=tuple(_spans(evidence)),
         unrecognised=tuple(evidence.unrecognised[:SHOWN_UNRECOGNISED]),
         unrecognised_count=len(evidence.unrecognised),
+        skipped=evidence.skipped,
     )
 
 

@@ -11,6 +11,7 @@ from rankclock.diagnosis.rules import (
     config,
     corrections,
     election,
+    facts,
     gps,
     logs,
     network,
@@ -42,6 +43,7 @@ THEMES: dict[str, tuple[Rule, ...]] = {
     "Training stack": training.RULES,
     "Services that compare clocks": services.RULES,
     "Logs, files, metrics": logs.RULES,
+    "Facts of a node": facts.RULES,
 }
 
 RULES: tuple[Rule, ...] = tuple(rule for rules in THEMES.values() for rule in rules)

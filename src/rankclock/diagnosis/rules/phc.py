@@ -348,7 +348,21 @@ def _states(evidence: Evidence) -> Iterator[Draft]:
         if state.claimed.known:
             values |= {"claimed_offset_ns": state.claimed.estimate_ns, "claimed_bound_ns": state.claimed.bound_ns}
         why = "; ".join(state.reasons) or "no reason given"
-        if state.state.value in ("unsynchronised", "free-running"):
+        contained = [
+            facts
+            for facts in evidence.all(Facts)
+            if facts.value.node == state.node and facts.value.text("virtualisation", "container") not in (None, "none")
+        ]
+        if state.state.value in ("unsynchronised", "free-running") and contained:
+            yield draft(
+                Severity.UNKNOWN,
+                0.6,
+                f"{state.node} is a container; nobody steers the clock from in here ({why}), its host may.",
+                [item, contained[0]],
+                values=values,
+                next=("the same on the host",),
+            )
+        elif state.state.value in ("unsynchronised", "free-running"):
             yield draft(Severity.FAULT, 0.85, f"{state.node} is {state.state.value}: {why}.", [item], values=values)
         elif state.state.value == "holdover":
             yield draft(Severity.DEGRADED, 0.8, f"{state.node} is in holdover: {why}.", [item], values=values)

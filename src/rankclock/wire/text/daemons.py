@@ -29,7 +29,7 @@ EVENTS = EventTable(
         ("chrony-not-enough", "not enough selectable sources", r"not enough selectable"),
         ("chrony-no-required", "required", r"Can't synchronise: no (?P<which>required|trusted) source"),
         ("chrony-falseticker", "Detected falseticker", rf"Detected falseticker {_ADDRESS}"),
-        ("chrony-adjtimex-denied", "adjtimex(", r"adjtimex\((?P<mode>0x[0-9a-fA-F]+)\) failed ?: (?P<why>.*)"),
+        ("chrony-adjtimex-denied", "adjtimex(", r"adjtimex\((?P<mode>0x[0-9a-fA-F]+)\)(?: failed ?: (?P<why>.*))?"),
         ("chrony-no-cap", "CAP_SYS_TIME not present", r"CAP_SYS_TIME not present"),
         ("chrony-disabled-control", "Disabled control of system clock", r"Disabled control"),
         ("chrony-open-failed", "Could not open /dev/", r"Could not open (?P<device>/dev/[\w./-]+) ?: (?P<why>.*)"),

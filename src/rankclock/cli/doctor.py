@@ -1,0 +1,145 @@
+"""`rankclock doctor`.
+
+From pasted output, logs, facts, or this node itself, to the cause, the evidence and the next command.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rankclock.cli.output import out, print_json
+from rankclock.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from rankclock.diagnosis.evidence import Span
+    from rankclock.diagnosis.finding import Finding
+    from rankclock.diagnosis.verdict import Answer
+
+__all__ = ["doctor"]
+
+CHUNK = 1 << 20
+SHOWN = 12
+"""Unrecognised lines that the text answer shows; --json has more."""
+
+WORDS = {
+    "fault": "fault",
+    "risk": "risk: nothing has failed yet",
+    "degraded": "degraded",
+    "healthy": "healthy, as far as this tells",
+    "not-a-clock-fault": "no clock fault here",
+    "cannot-tell": "cannot be told from this",
+}
+
+
+def doctor(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE|-]...", help="Text to read; - is standard input. None: examine this node."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    rules: Annotated[bool, typer.Option("--rules", help="List the rules and exit.")] = False,
+) -> int:
+    """Find what is wrong with clocks in whatever you have: output of chronyc, ntpq, timedatectl, ptp4l, phc2sys, pmc,
+    ethtool -T, logs, configurations, error messages, mixed as they are; or in this node, without an argument.
+
+    Exit code: 0 healthy or no clock fault, 1 fault, risk or degraded, 4 cannot tell.
+
+    Example: chronyc tracking | rankclock doctor -
+    """
+    if rules:
+        return _print_rules(as_json)
+    from rankclock.diagnosis.scan import read_sources
+    from rankclock.diagnosis.verdict import diagnose
+
+    sources = [(name, _chunks(name)) for name in files] if files else _this_node()
+    answer = diagnose(read_sources(sources))
+    if as_json:
+        print_json(answer.to_json())
+    else:
+        _print_answer(answer)
+    return int(answer.exit_code)
+
+
+def _chunks(name: str) -> Iterator[bytes]:
+    """The bytes of a file or of standard input. Raises UserError where there are none to be had."""
+    if name == "-":
+        yield from iter(lambda: sys.stdin.buffer.read(CHUNK), b"")
+        return
+    try:
+        with Path(name).open("rb") as stream:
+            yield from iter(lambda: stream.read(CHUNK), b"")
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UserError(f"cannot read {name!r}: {why}; give text files, or - for standard input") from None
+
+
+def _this_node() -> list[tuple[str, list[bytes]]]:
+    """What this machine shows without root: its facts and the state of its clock."""
+    from rankclock.node.facts import collect_facts
+    from rankclock.node.state import read_clock_state
+
+    found = [("facts of this node", collect_facts()), ("clock of this node", read_clock_state().to_json())]
+    return [(name, [json.dumps(value).encode()]) for name, value in found]
+
+
+def _print_rules(as_json: bool) -> int:
+    from rankclock.diagnosis.reference import rules_as_json, rules_as_text
+
+    if as_json:
+        print_json(rules_as_json())
+    else:
+        out().print(rules_as_text(), markup=False)
+    return int(ExitCode.OK)
+
+
+def _print_answer(answer: Answer) -> None:
+    console = out()
+    console.print(f"{WORDS[answer.verdict.value]}", style="bold", markup=False)
+    for finding in answer.findings:
+        console.print()
+        for line in _finding_lines(finding):
+            console.print(line, markup=False)
+    console.print()
+    console.print("Read:", markup=False)
+    for span in answer.recognised:
+        console.print(f"  {_where(span)}: {span.kind}" + (f" ({span.count})" if span.count > 1 else ""), markup=False)
+    if not answer.recognised:
+        console.print("  nothing that is known", markup=False)
+    if answer.unrecognised_count:
+        console.print(f"Not recognised ({answer.unrecognised_count}):", markup=False)
+        for quote in answer.unrecognised[:SHOWN]:
+            console.print(f"  {quote.line}: {quote.text[:100]}", markup=False)
+    if answer.skipped:
+        console.print(f"Passed over: {answer.skipped} lines that say nothing about clocks", markup=False)
+
+
+def _where(span: Span) -> str:
+    """'lines 3 to 9 of FILE'; the name alone for evidence that is no text."""
+    lines = f"line {span.first}" if span.first == span.last else f"lines {span.first} to {span.last}"
+    if not span.last:
+        return span.source
+    return lines if span.source == "-" else f"{lines} of {span.source}"
+
+
+def _finding_lines(finding: Finding) -> Iterator[str]:
+    draft = finding.draft
+    yield f"{finding.rule.title} [{finding.id}] - {finding.severity.value}, confidence {draft.confidence:.2f}"
+    yield f"  {draft.cause}"
+    for quote in draft.evidence:
+        where = f"{quote.source}:{quote.line}" if quote.source != "-" else f"line {quote.line}"
+        yield f"  | {where}: {quote.text.strip()[:160]}" if quote.line else f"  | {quote.source}"
+    numbers = [f"{name} = {value}" for name, value in draft.values.items() if value is not None]
+    if numbers:
+        yield f"  values:  {'; '.join(numbers)}"
+    for command in draft.next:
+        yield f"  next:    {command}"
+    if draft.confirm:
+        yield f"  confirm: {draft.confirm}"
+    if finding.rule.reference:
+        yield f"  see:     {finding.rule.reference}"
