@@ -172,6 +172,33 @@ def test_the_planned_tree_is_reached_within_its_budgets_and_a_dead_server_is_rep
     until(lambda: within_budget(unowned), 30, "every node that has its daemon is within its planned error again")
 
 
+@pytest.mark.slow
+def test_servers_and_clients_stay_together_when_the_source_is_gone(
+    lab_of: Callable[[Scenario], Lab], daemon: Callable[[str], Path], until: Callable[..., None], tmp_path: Path
+) -> None:
+    for name in ("chronyd", "chronyc"):
+        daemon(name)
+    lab = lab_of(Scenario.of(parse_cluster(PAIR, "pair.yaml"), clocks=CLOCKS))
+    plan, nodes = planned(lab, "ntp")
+    apply(lab, nodes, accuracy_ns=plan.accuracy_ns, settle_s=2.0, logs=tmp_path)
+    lab.services["upstream", "chronyd"].kill(signal.SIGKILL)
+    lab.clock("time1").set_drift_ppb(-1_200)
+    lab.clock("time2").set_drift_ppb(3_000)  # left alone, the two would part by 4 µs each second
+
+    def source() -> str:
+        return lab.run("time2", ["chronyc", "-c", "tracking"], timeout_s=10).stdout.split(",")[1]
+
+    until(lambda: source() == plan.roles["time2"].mates[0].address, 60, "time2 follows time1", every_s=0.5)
+    from_now_s = time.monotonic()
+
+    def together_for_long() -> bool:
+        for name in ("time2", "leaf1", "gpu1"):
+            assert abs(lab.true_offset_ns(name, "time1")) < 100_000, name
+        return time.monotonic() - from_now_s > 30
+
+    until(together_for_long, 40, "half a minute")
+
+
 def follows_by_ntp(lab: Lab, plan: Plan, until: Callable[..., None]) -> None:
     def source() -> str:
         return lab.run("gpu1", ["chronyc", "-c", "tracking"], timeout_s=10).stdout.split(",")[1]

@@ -277,22 +277,23 @@ def test_without_servers_two_nodes_of_different_racks_serve() -> None:
     assert "no node has kind: server" in plan.roles["time1"].why
 
 
-def test_all_clients_prefer_the_same_server_and_servers_know_each_other() -> None:
+def test_all_clients_prefer_the_same_server_and_the_second_falls_back_to_the_first() -> None:
     plan = make_plan(cluster(FLAT))
     clients = [role for role in plan.roles.values() if role.role is Role.NTP_CLIENT]
     assert len(clients) == 10
     assert {tuple((server.name, server.prefer) for server in role.servers) for role in clients} == {
         (("time1", True), ("time2", False))
     }
-    assert [mate.name for mate in plan.roles["time1"].mates] == ["time2"]
-    assert [mate.name for mate in plan.roles["time2"].mates] == ["time1"]
+    assert [mate.name for mate in plan.roles["time1"].mates] == []
+    assert [mate.name for mate in plan.roles["time2"].mates] == ["time1"], "one way only: no circle without a source"
+    assert (plan.roles["time1"].local_stratum, plan.roles["time2"].local_stratum) == (10, 12)
 
 
 def test_servers_answer_each_other_even_where_nobody_else_asks() -> None:
     pair = cluster(FLAT, ('gpu[01-10]", nics', 'gpu[01-10]", kind: source, nics'))
     plan = make_plan(pair)
     assert {role.role for role in plan.roles.values()} == {Role.NTP_SERVER}
-    assert all(role.mates and role.clients for role in plan.roles.values())
+    assert all(role.clients for role in plan.roles.values())
 
 
 @pytest.mark.parametrize("sources", ["sources: [{name: up, address: ntp.example.org}]", "sources: []"])

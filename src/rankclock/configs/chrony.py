@@ -10,7 +10,6 @@ from rankclock.cluster.model import Cluster, Pace
 from rankclock.configs.options import ConfigLine, Version
 from rankclock.configs.options_chrony import directive, source
 from rankclock.planning.model import NodeRole, NtpServer
-from rankclock.planning.settings import DEFAULT_SETTINGS
 
 __all__ = ["CHRONY_CONF", "chrony_lines"]
 
@@ -40,7 +39,7 @@ def chrony_lines(role: NodeRole, cluster: Cluster, version: Version, *, sources_
         )
         for server in role.servers
     ]
-    lines += [_server_line(mate, cluster, version, near=True, mate=True) for mate in role.mates]
+    lines += [_server_line(mate, cluster, version, near=True, standby=True, mate=True) for mate in role.mates]
     lines += _serving_lines(role, cluster, version)
     lines += _clock_lines(version)
     smeared = [server.smeared for server in role.servers if server.reference]
@@ -85,7 +84,7 @@ def _server_line(
             "older than every sample of the others (minutes, with its usual 64)"
         )
     if mate:
-        why = f"{server.name}: the other server, so that both stay one group when every source is lost (orphan mode)"
+        why = f"{server.name}: followed when every source is lost, so that the servers stay together; {why}"
     return source(server.address, options, version, why=why)
 
 
@@ -93,9 +92,9 @@ def _serving_lines(role: NodeRole, cluster: Cluster, version: Version) -> list[C
     lines = [directive("allow", network, version, why="its nodes may ask for time") for network in role.clients]
     if not lines:
         return []
-    stratum = DEFAULT_SETTINGS.orphan_stratum
-    why = "goes on serving when all sources are lost, behind any real source; orphan: only one of the servers leads"
-    lines.append(directive("local", f"stratum {stratum} orphan", version, why=why))
+    if role.local_stratum is not None:
+        why = "goes on serving when all sources are lost: behind any real source, the first server before the others"
+        lines.append(directive("local", f"stratum {role.local_stratum}", version, why=why))
     needed = len(cluster.nodes) * _LOG_BYTES_A_CLIENT
     if needed > _LOG_DEFAULT_BYTES:
         size = 1 << (needed - 1).bit_length()

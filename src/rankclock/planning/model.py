@@ -182,7 +182,8 @@ class NodeRole:
     """What one node does, whom it follows (preferred first), who owns its clock, when it starts, what it may be off by.
 
     tier: start order, 0 first. steps: how many clocks above it (1: directly below the source or grandmaster).
-    clients: networks that it serves by NTP. priority1, priority2: PTP only.
+    clients: networks that it serves by NTP; local_stratum: at which it goes on serving without any source.
+    mates: servers that it falls back to when its own are gone. priority1, priority2: PTP only.
     """
 
     node: str
@@ -196,6 +197,7 @@ class NodeRole:
     servers: tuple[NtpServer, ...] = ()
     mates: tuple[NtpServer, ...] = ()
     clients: tuple[str, ...] = ()
+    local_stratum: int | None = None
     ports: tuple[PtpPort, ...] = ()
     stamps: Scheme | None = None
     priority1: int | None = None

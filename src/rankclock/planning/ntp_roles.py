@@ -1,7 +1,8 @@
 """Who serves time to whom by NTP: servers with their sources, clients with all servers, one of them preferred.
 
 All clients prefer the same server: ranks that follow one clock agree with each other even while it is off against UTC.
-Servers poll each other so that they stay one group when every source is lost (chrony's orphan mode).
+A server falls back to those before it, never the other way: when every source is lost all follow the first. (Servers
+that poll each other, chrony's orphan mode, each took the other for their source in the lab and drifted apart.)
 Refuses cycles, and clients that no server reaches.
 """
 
@@ -15,7 +16,11 @@ from rankclock.planning.budget import add_up, chrony_hop, unknown_hop
 from rankclock.planning.model import ErrorBudget, Hop, NodeRole, NtpServer, Owner, Refusal, Role
 from rankclock.planning.survey import CLOUD_NTP, Survey, names
 
-__all__ = ["Layout", "choose_servers", "chrony_owned", "ntp_layout", "source_hop"]
+__all__ = ["NO_STRATUM", "Layout", "choose_servers", "chrony_owned", "ntp_layout", "source_hop"]
+
+
+NO_STRATUM = 16
+"""NTP's word for not synchronised (RFC 5905)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,7 @@ def ntp_layout(survey: Survey) -> Layout:
         return Layout(roles={}, refused=(Refusal(subject="the plan", reason=reason, do="break it at one `upstream:`"),))
     serving = {name for names_of in upstreams.values() for name in names_of if name in survey.cluster.by_name}
     if len(servers) > 1:
-        serving |= {node.name for node in servers}  # at least each other, when every source is lost
+        serving |= {node.name for node in servers}  # at least for each other, when every source is lost
     depth = _depths(upstreams)
     roles: dict[str, NodeRole] = {}
     cut_off: dict[tuple[str | None, tuple[str, ...]], list[str]] = {}
@@ -49,7 +54,14 @@ def ntp_layout(survey: Survey) -> Layout:
             cut_off.setdefault((node.rack, tuple(missing)), []).append(node.name)
             continue
         role = chrony_owned(survey, node, listed, serves=node.name in serving, depth=depth[node.name])
-        roles[node.name] = replace(role, why=why.get(node.name, role.why), mates=_mates(survey, node, servers, listed))
+        mates = _mates(survey, node, servers, listed)
+        local = survey.settings.local_stratum + 2 * servers.index(node) if node in servers and role.clients else None
+        roles[node.name] = replace(
+            role,
+            why=why.get(node.name, role.why),
+            mates=mates,
+            local_stratum=local if local is not None and local < NO_STRATUM else None,
+        )
     budgets = _budgets(survey, roles, servers[0].name if servers else None)
     roles = {name: replace(role, budget=budgets[name]) for name, role in roles.items()}
     refused = tuple(_no_path(rack, missing, nodes) for (rack, missing), nodes in cut_off.items())
@@ -146,14 +158,12 @@ def _listed_servers(survey: Survey, node: Node, upstream: tuple[str, ...]) -> tu
 def _mates(
     survey: Survey, node: Node, servers: tuple[Node, ...], listed: tuple[NtpServer, ...]
 ) -> tuple[NtpServer, ...]:
-    """The other servers of a server, polled for orphan mode only."""
-    if node not in servers:
-        return ()
+    """The servers before this one, which it follows when all of its own sources are gone."""
     already = {server.name for server in listed}
     mates = []
-    for other in servers:
+    for other in servers[: servers.index(node)] if node in servers else ():
         address = survey.topology.address_for(other, node)
-        if other.name != node.name and other.name not in already and address is not None:
+        if other.name not in already and address is not None:
             mates.append(NtpServer(name=other.name, address=address, prefer=False, reference=False))
     return tuple(mates)
 

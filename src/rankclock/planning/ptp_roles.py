@@ -16,7 +16,7 @@ from rankclock.cluster.model import Nic, Node, NodeKind
 from rankclock.planning.budget import add_up, chrony_hop, phc2sys_hop, ptp_hop
 from rankclock.planning.capability import NicCapability
 from rankclock.planning.model import Hop, NodeRole, NtpServer, Owner, PortSide, PtpPort, Refusal, Role, Scheme
-from rankclock.planning.ntp_roles import Layout, chrony_owned, source_hop
+from rankclock.planning.ntp_roles import NO_STRATUM, Layout, chrony_owned, source_hop
 from rankclock.planning.survey import Survey, names
 from rankclock.planning.topology import Uplink
 from rankclock.timebase import format_span_ns
@@ -94,10 +94,14 @@ def ptp_layout(survey: Survey, tree: PtpTree) -> Layout:
             cut_off.setdefault((node.rack, why), []).append(name)
         else:
             roles[name] = role
-    asked = {server.name for role in roles.values() for server in role.servers}
-    for node, _ in tree.masters:
+    asked = {server.name for role in roles.values() for server in (*role.servers, *role.mates)}
+    for number, (node, _) in enumerate(tree.masters):
         if node.name in asked or any(role.role is Role.NTP_CLIENT for role in roles.values()):
-            roles[node.name] = replace(roles[node.name], clients=survey.topology.networks_reaching(node))
+            networks = survey.topology.networks_reaching(node)
+            local = survey.settings.local_stratum + 2 * number
+            roles[node.name] = replace(
+                roles[node.name], clients=networks, local_stratum=local if local < NO_STRATUM else None
+            )
     refused = [_no_path(rack, why, nodes) for (rack, why), nodes in cut_off.items()]
     in_order = {node.name: roles[node.name] for node in survey.planned if node.name in roles}
     return Layout(roles=in_order, refused=tuple(refused), notes=_notes(survey, tree, roles))
@@ -241,13 +245,12 @@ def _master_role(survey: Survey, tree: PtpTree, node: Node, nic: NicCapability, 
     servers = tuple(replace(source, prefer=True) for source in survey.sources)
     feed = source_hop(survey, node.name, common=number == 0)
     budget = add_up([feed])
-    address = survey.topology.address_for(first, node) if number and not survey.sources_on_lan else None
-    if address is not None:
+    address = survey.topology.address_for(first, node) if number else None
+    fallback = NtpServer(name=first.name, address=address, prefer=False, reference=False) if address else None
+    follows_first = fallback is not None and not survey.sources_on_lan
+    if fallback is not None and follows_first:
         # Without a source near by the second would drift away from the first, and a takeover shift every clock.
-        servers = (
-            NtpServer(name=first.name, address=address, prefer=True, reference=False),
-            *(replace(source, prefer=False) for source in survey.sources),
-        )
+        servers = (replace(fallback, prefer=True), *(replace(source, prefer=False) for source in survey.sources))
         what = f"{first.name} to {node.name} by NTP"
         hop = chrony_hop(what, step=2, pace=survey.cluster.pace, common=False)
         budget = add_up([source_hop(survey, first.name, common=True), hop])
@@ -262,11 +265,12 @@ def _master_role(survey: Survey, tree: PtpTree, node: Node, nic: NicCapability, 
     stand_in = "no node has kind: server; " if node.kind is not NodeKind.SERVER else ""
     place = "first by priority2" if number == 0 else f"takes over when {first.name} is gone"
     return replace(
-        chrony_owned(survey, node, servers, serves=False, depth=1 if address is not None else 0),
+        chrony_owned(survey, node, servers, serves=False, depth=int(follows_first)),
         role=Role.GRANDMASTER if number == 0 else Role.BACKUP_GRANDMASTER,
         why=f"{stand_in}{nic.why}; {place}",
         steps=0,
         budget=budget,
+        mates=(fallback,) if fallback is not None and not follows_first else (),
         ports=(_port(nic, PortSide.UP),),
         stamps=tree.scheme,
         priority1=survey.settings.gm_priority1,
