@@ -72,6 +72,7 @@ def render(
 
 def _checked(nodes: Mapping[str, RenderedNode]) -> list[ParserVerdict]:
     """Every different file and command once: nodes of one rack have the same bytes but for their name."""
+    from rankclock.lab.daemons import find_daemon
     from rankclock.node.parsers import check_command, check_file
 
     seen: set[object] = set()
@@ -86,11 +87,11 @@ def _checked(nodes: Mapping[str, RenderedNode]) -> list[ParserVerdict]:
                 copy = Path(folder) / f"{name}{path}"
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_text(text, encoding="utf-8")
-                verdicts.append(check_file(copy))
+                verdicts.append(check_file(copy, find_daemon))
             for service in node.services:
                 if service.name == "phc2sys" and service.argv not in seen:
                     seen.add(service.argv)
-                    verdicts.append(check_command(service.argv))
+                    verdicts.append(check_command(service.argv, find_daemon))
     return [_shown(verdict, folder) for verdict in verdicts]
 
 

@@ -118,8 +118,9 @@ def _systemd(path: Path, find: Finder) -> ParserVerdict:
     done = _run(str(path), "systemd-analyze", ["verify", "--man=no", str(path)], find, isolate=False)
     if isinstance(done, ParserVerdict):
         return done
-    # Units beside it that are not installed here are none of this file's faults.
-    own = [line for line in done.stderr.splitlines() if path.name in line and "not found" not in line]
+    # Daemons and units that are not installed here are none of this file's faults.
+    absent = ("not found", "is not executable: No such file")
+    own = [line for line in done.stderr.splitlines() if path.name in line and not any(word in line for word in absent)]
     return ParserVerdict(what=str(path), program="systemd-analyze", accepted=not own, said=own[0] if own else "")
 
 
