@@ -80,6 +80,7 @@ def render_html(record: RunRecord) -> str:
         error_tables=_error_tables(record),
         percent=words.percent,
         panels=(offset_panels := plots.offset_panels(record)),
+        nodes=len({series.node for series in record.series}),
         takeover_panels=(takeover_panels := plots.takeover_panels(record)),
         data=_embedded(_plot_data(record, offset_panels, takeover_panels)),
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),

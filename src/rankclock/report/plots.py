@@ -10,18 +10,28 @@ from collections import Counter
 from typing import Any
 
 from rankclock.report.record import RunRecord, Sample, Series
-from rankclock.report.summary import percentile, takeover_window
+from rankclock.report.summary import percentile, reach, takeover_window
 from rankclock.timebase import Offset
 
-__all__ = ["DRAWN_SAMPLES", "compressed_core_ns", "offset_panels", "takeover_panels"]
+__all__ = ["DRAWN_NODES", "DRAWN_SAMPLES", "compressed_core_ns", "offset_panels", "takeover_panels"]
 
 DRAWN_SAMPLES = 900
 """Samples a panel: about one for each of its pixels; more would only make the file larger."""
 
+DRAWN_IN_ALL = 8_000
+"""Samples of all panels of one kind together, about 0.5 MB in the page."""
+
+DRAWN_NODES = 40
+"""Nodes that get a panel: a browser draws about twenty of them a second."""
+
 
 def offset_panels(record: RunRecord) -> list[dict[str, Any]]:
-    """One panel a node: its offset from the run's reference over the whole run."""
-    return [_panel(series, 0.0) for series in _main_series(record)]
+    """One panel a node: its offset from the run's reference over the whole run.
+
+    Where there are more than DRAWN_NODES nodes: those with a bound that missed the truth, and those farthest off.
+    """
+    chosen = _most_telling(_main_series(record))
+    return [_panel(series, 0.0, _share(chosen)) for series in chosen]
 
 
 def takeover_panels(record: RunRecord) -> list[dict[str, Any]]:
@@ -29,13 +39,31 @@ def takeover_panels(record: RunRecord) -> list[dict[str, Any]]:
     window = takeover_window(record)
     if record.takeover is None or window is None:
         return []
-    panels = []
+    cuts = []
     for series in record.takeover.paths or _main_series(record):
         near = tuple(sample for sample in series.samples if window[0] <= sample.t_s <= window[1])
         if near:
-            cut = Series(node=series.node, reference=series.reference, samples=near)
-            panels.append(_panel(cut, record.takeover.killed_s))
-    return panels
+            cuts.append(Series(node=series.node, reference=series.reference, samples=near))
+    chosen = _most_telling(cuts)
+    return [_panel(series, record.takeover.killed_s, _share(chosen)) for series in chosen]
+
+
+def _share(chosen: list[Series]) -> int:
+    """How many samples each of these may draw."""
+    return min(DRAWN_SAMPLES, DRAWN_IN_ALL // max(1, len(chosen)))
+
+
+def _most_telling(found: list[Series]) -> list[Series]:
+    """At most DRAWN_NODES series, in their old order."""
+    if len(found) <= DRAWN_NODES:
+        return found
+
+    def farthest_first(number: int) -> tuple[int, int]:
+        samples = found[number].samples
+        reaches_ns = (reach_ns for sample in samples if (reach_ns := reach(sample.measured)) is not None)
+        return -sum(map(_missed, samples)), -(percentile(reaches_ns, 90) or 0)
+
+    return [found[number] for number in sorted(sorted(range(len(found)), key=farthest_first)[:DRAWN_NODES])]
 
 
 def compressed_core_ns(panels: list[dict[str, Any]]) -> int:
@@ -67,12 +95,12 @@ def _rank(series: Series, reference: str) -> tuple[bool, int]:
     return series.reference == reference, len(series.samples)
 
 
-def _panel(series: Series, zero_s: float) -> dict[str, Any]:
+def _panel(series: Series, zero_s: float, most: int) -> dict[str, Any]:
     methods = Counter(sample.measured.method for sample in series.samples if sample.measured.known)
     method = methods.most_common(1)[0][0] if methods else ""
     # One method a picture (its bands have one width), but a bound that missed the truth is shown whatever its method.
     drawable = [s for s in series.samples if s.measured.method == method or not s.measured.known or _missed(s)]
-    drawn = _thinned(drawable)
+    drawn = _thinned(drawable, most)
     return {
         "node": series.node,
         "reference": series.reference,
@@ -110,13 +138,13 @@ def _missed(sample: Sample) -> bool:
     return sample.true_ns is not None and not sample.measured.contains(sample.true_ns)
 
 
-def _thinned(samples: list[Sample]) -> list[Sample]:
-    """At most DRAWN_SAMPLES: of each stretch the sample farthest from zero, and every bound that missed the truth."""
-    if len(samples) <= DRAWN_SAMPLES:
+def _thinned(samples: list[Sample], most: int) -> list[Sample]:
+    """At most `most`: of each stretch the sample farthest from zero; and every bound that missed the truth."""
+    if len(samples) <= most:
         return samples
     kept: list[Sample] = []
-    for number in range(DRAWN_SAMPLES):
-        start, end = (len(samples) * edge // DRAWN_SAMPLES for edge in (number, number + 1))
+    for number in range(most):
+        start, end = (len(samples) * edge // most for edge in (number, number + 1))
         stretch = samples[start:end]
         farthest = max(stretch, key=lambda sample: abs(sample.measured.estimate_ns or 0))
         kept.extend(sample for sample in stretch if sample is farthest or _missed(sample))

@@ -15,8 +15,9 @@ import pytest
 
 from rankclock.errors import HostError
 from rankclock.report.html import render_html, write_html
-from rankclock.report.record import Check, Event, Host, PlanNode, RunRecord, Series
+from rankclock.report.record import Check, Event, Host, Matrix, PlanNode, RunRecord, Series
 from rankclock.report.words import offset_words
+from rankclock.timebase import Judgement
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "rect", "path"}
 EVIL = '</script><script>alert("1 & 2")</script>'
@@ -86,6 +87,24 @@ def test_the_page_is_one_file_of_reasonable_size_with_plotly_in_it_once(run: Run
     assert (tmp_path / "report.html").stat().st_size < LIMIT_BYTES
     assert text.count("plotly.js v") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_large_run_keeps_the_page_small_and_says_what_it_does_not_draw(run: RunRecord, tmp_path: Path) -> None:
+    many = tuple(replace(run.series[n % 10], node=f"node{n}") for n in range(120))
+    names = tuple(f"node{n}" for n in range(120))
+    cell = run.matrices[1].cells[0][1]
+    matrix = Matrix(
+        title="all",
+        names=names,
+        cells=((cell,) * 120,) * 120,
+        threshold_ns=1_000_000,
+        verdict=Judgement.WITHIN,
+    )
+    write_html(tmp_path / "report.html", replace(run, series=many, matrices=(matrix,)))
+    assert (tmp_path / "report.html").stat().st_size < LIMIT_BYTES + 1_000_000
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert "Shown are the 40 nodes that were farthest off; 80 more are in the run record." in page.text
+    assert "Shown are the 40 clocks with the worst pairs; 80 more are in the run record." in page.text
 
 
 def test_nothing_outside_plotlys_own_source_names_an_address(run: RunRecord) -> None:
