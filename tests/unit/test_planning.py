@@ -319,6 +319,13 @@ def test_an_upstream_of_ones_own_makes_a_chain_with_deeper_tiers() -> None:
     assert [hop.what for hop in hops] == ["up to time1 by NTP", "time1 to relay by NTP", "relay to gpu01 by NTP"]
 
 
+def test_two_programs_that_steer_one_clock_today_are_pointed_out() -> None:
+    flat = cluster(FLAT)
+    two = {"realtime_owner": {"owners": ["chronyd", "systemd-timesyncd"], "evidence": []}}
+    plan = make_plan(flat, facts(flat, HARDWARE, gpu02=two, gpu03=two))
+    assert "gpu[02-03]: chronyd and systemd-timesyncd steer the clock against each other now" in plan.notes
+
+
 # ---- budgets ----
 
 

@@ -12,7 +12,7 @@ from rankclock.planning.model import NodeRole, Plan, Reach, Refusal, Scheme
 from rankclock.planning.ntp_roles import Layout, ntp_layout
 from rankclock.planning.ptp_roles import PtpTree, ptp_layout, ptp_tree
 from rankclock.planning.settings import DEFAULT_SETTINGS, Settings
-from rankclock.planning.survey import Survey, survey
+from rankclock.planning.survey import Survey, names, survey
 from rankclock.timebase import format_span_ns
 
 __all__ = ["Plan", "make_plan"]
@@ -48,7 +48,7 @@ def make_plan(
         worst_pair_ns=bound_ns,
         worst_pair_typical_ns=typical_ns,
         reach=reach,
-        notes=layout.notes,
+        notes=(*layout.notes, *_present_owners(seen)),
     )
 
 
@@ -83,6 +83,20 @@ def _worst_pair(seen: Survey, roles: Mapping[str, NodeRole]) -> tuple[tuple[str,
     typical = [budget.in_cluster_typical_ns or 0 for _, budget in worst]
     bound_ns = sum(budget.in_cluster_ns or 0 for _, budget in worst)
     return (worst[0][0], worst[1][0]), bound_ns, int((typical[0] ** 2 + typical[1] ** 2) ** 0.5)
+
+
+def _present_owners(seen: Survey) -> list[str]:
+    """Where more than one program steers the clock today: it is so until the others are masked."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for node in seen.planned:
+        value = seen.facts[node.name].get("realtime_owner").value if node.name in seen.facts else None
+        owners = value.get("owners") if isinstance(value, Mapping) else None
+        if isinstance(owners, list) and len(owners) > 1:
+            groups.setdefault(tuple(map(str, owners)), []).append(node.name)
+    return [
+        f"{names(nodes)}: {' and '.join(owners)} steer the clock against each other now"
+        for owners, nodes in groups.items()
+    ]
 
 
 def _missing_nics(seen: Survey) -> list[Refusal]:
