@@ -18,8 +18,8 @@ __all__ = ["DRAWN_NODES", "DRAWN_SAMPLES", "compressed_core_ns", "offset_panels"
 DRAWN_SAMPLES = 900
 """Samples a panel: about one for each of its pixels; more would only make the file larger."""
 
-DRAWN_IN_ALL = 8_000
-"""Samples of all panels of one kind together, about 0.5 MB in the page."""
+DRAWN_IN_ALL = 6_000
+"""Samples of all panels of one kind together, about 0.4 MB in the page."""
 
 DRAWN_NODES = 40
 """Nodes that get a panel: a browser draws about twenty of them a second."""
