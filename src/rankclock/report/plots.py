@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from rankclock.report.record import RunRecord, Sample, Series
-from rankclock.report.summary import percentile, reach, takeover_window
+from rankclock.report.summary import main_series, percentile, reach, takeover_window
 from rankclock.timebase import Offset
 
 __all__ = ["DRAWN_NODES", "DRAWN_SAMPLES", "compressed_core_ns", "offset_panels", "takeover_panels"]
@@ -30,7 +30,7 @@ def offset_panels(record: RunRecord) -> list[dict[str, Any]]:
 
     Where there are more than DRAWN_NODES nodes: those with a bound that missed the truth, and those farthest off.
     """
-    chosen = _most_telling(_main_series(record))
+    chosen = _most_telling(main_series(record))
     return [_panel(series, 0.0, _share(chosen)) for series in chosen]
 
 
@@ -40,7 +40,7 @@ def takeover_panels(record: RunRecord) -> list[dict[str, Any]]:
     if record.takeover is None or window is None:
         return []
     cuts = []
-    for series in record.takeover.paths or _main_series(record):
+    for series in record.takeover.paths or main_series(record):
         near = tuple(sample for sample in series.samples if window[0] <= sample.t_s <= window[1])
         if near:
             cuts.append(Series(node=series.node, reference=series.reference, samples=near))
@@ -81,20 +81,6 @@ def compressed_core_ns(panels: list[dict[str, Any]]) -> int:
     return next((digit * power_ns for digit in (1, 2, 5) if digit * power_ns >= goal_ns), power_ns * 10)
 
 
-def _main_series(record: RunRecord) -> list[Series]:
-    """A series a node: the one against the run's reference, or else its longest."""
-    chosen: dict[str, Series] = {}
-    for series in record.series:
-        held = chosen.get(series.node)
-        if held is None or _rank(series, record.reference) > _rank(held, record.reference):
-            chosen[series.node] = series
-    return list(chosen.values())
-
-
-def _rank(series: Series, reference: str) -> tuple[bool, int]:
-    return series.reference == reference, len(series.samples)
-
-
 def _panel(series: Series, zero_s: float, most: int) -> dict[str, Any]:
     methods = Counter(sample.measured.method for sample in series.samples if sample.measured.known)
     method = methods.most_common(1)[0][0] if methods else ""
@@ -111,26 +97,29 @@ def _panel(series: Series, zero_s: float, most: int) -> dict[str, Any]:
         "t": [round(sample.t_s - zero_s, 3) for sample in drawn],
         "measured": _columns([sample.measured for sample in drawn]),
         "claimed": _columns([sample.claimed for sample in drawn]),
-        "claims_reference": [int(sample.claimed.reference == series.reference) for sample in drawn],
+        "claims_reference": [int(s.claimed is not None and s.claimed.reference == series.reference) for s in drawn],
         "true": [sample.true_ns for sample in drawn],
         "missed": [int(_missed(sample)) for sample in drawn],
     }
 
 
-def _columns(offsets: list[Offset]) -> dict[str, Any]:
-    words = sorted({_hover(offset) for offset in offsets})
+def _columns(offsets: list[Offset | None]) -> dict[str, Any]:
+    hovers = [_hover(offset) for offset in offsets]
+    words = sorted(set(hovers))
     index = {word: number for number, word in enumerate(words)}
     return {
-        "estimate": [offset.estimate_ns for offset in offsets],
-        "lo": [offset.lo_ns for offset in offsets],
-        "hi": [offset.hi_ns for offset in offsets],
-        "age": [offset.age_ns for offset in offsets],
+        "estimate": [offset.estimate_ns if offset else None for offset in offsets],
+        "lo": [offset.lo_ns if offset else None for offset in offsets],
+        "hi": [offset.hi_ns if offset else None for offset in offsets],
+        "age": [offset.age_ns if offset else 0 for offset in offsets],
         "words": words,
-        "word": [index[_hover(offset)] for offset in offsets],
+        "word": [index[hover] for hover in hovers],
     }
 
 
-def _hover(offset: Offset) -> str:
+def _hover(offset: Offset | None) -> str:
+    if offset is None:
+        return "not asked for"
     return offset.unknown_why or f"against {offset.reference}, {offset.method}"
 
 

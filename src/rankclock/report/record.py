@@ -101,14 +101,15 @@ class Sample:
 
     measured: node minus the series' reference, unknown where nothing was measured.
     true_ns: the same difference as the lab knows it, at the instant that `measured` speaks of; None where nobody knows.
-    claimed: what the node's daemon says of itself, against the reference that it names (often not the series').
+    claimed: what the node's daemon says of itself, against the reference that it names (often not the series'); None
+    where no claim goes with this sample (it was not asked for; an unknown claim is one that was, in vain).
     claimed_true_ns: the truth against the reference that the *claim* names; None where the two cannot be compared.
     """
 
     t_s: float
     phase: str
     measured: Offset
-    claimed: Offset
+    claimed: Offset | None = None
     true_ns: int | None = None
     claimed_true_ns: int | None = None
 

@@ -21,6 +21,7 @@ __all__ = [
     "TakeoverRow",
     "claimed_errors",
     "error_rows",
+    "main_series",
     "matrix_misses",
     "measured_coverage",
     "measured_errors",
@@ -185,8 +186,8 @@ def measured_errors(samples: Iterable[Sample]) -> Errors:
 
 
 def claimed_errors(samples: Iterable[Sample]) -> Errors:
-    """Errors of what the daemons claimed, each against the reference that the claim names."""
-    return _errors([(sample.claimed, sample.claimed_true_ns) for sample in samples])
+    """Errors of what the daemons claimed, each against the reference that the claim names; other samples left out."""
+    return _errors([(s.claimed, s.claimed_true_ns) for s in samples if s.claimed is not None])
 
 
 def _errors(pairs: list[tuple[Offset, int | None]]) -> Errors:
@@ -219,6 +220,20 @@ def error_rows(record: RunRecord, label: Callable[[Series, Sample], tuple[str, .
     )
 
 
+def main_series(record: RunRecord) -> list[Series]:
+    """A series a node: the one against the run's reference, or else its longest."""
+    chosen: dict[str, Series] = {}
+    for series in record.series:
+        held = chosen.get(series.node)
+        if held is None or _rank(series, record.reference) > _rank(held, record.reference):
+            chosen[series.node] = series
+    return list(chosen.values())
+
+
+def _rank(series: Series, reference: str) -> tuple[bool, int]:
+    return series.reference == reference, len(series.samples)
+
+
 def takeover_window(record: RunRecord) -> tuple[float, float] | None:
     """From when to when the clocks are shown around the kill; None where nothing was killed."""
     if record.takeover is None:
@@ -234,7 +249,7 @@ def takeover_rows(record: RunRecord) -> tuple[TakeoverRow, ...]:
         return ()
     budgets = {node.node: node.budget_ns for plan in record.plans for node in plan.nodes}
     rows = []
-    for series in takeover.paths or record.series:
+    for series in takeover.paths or main_series(record):
         after = [s for s in series.samples if takeover.killed_s <= s.t_s <= window[1]]
         if after:
             rows.append(_takeover_row(series.node, after, budgets.get(series.node), takeover.killed_s))

@@ -70,6 +70,23 @@ def test_errors_bounds_and_coverage_are_counted_apart_for_measured_and_claimed()
     assert claimed.bound_p99_ns == 8
 
 
+def test_a_sample_without_a_claim_is_not_an_unknown_claim() -> None:
+    errors = claimed_errors([Sample(t_s=0.0, phase="p", measured=_offset(1)), _sample(_offset(1), 0)])
+    assert (errors.samples, errors.unknown) == (1, 1)
+
+
+def test_a_node_that_probed_several_peers_has_one_picture_and_one_way_through_the_takeover(run: RunRecord) -> None:
+    peer = tuple(
+        replace(s, measured=replace(s.measured, reference="gpu1"), claimed=None) for s in run.series[4].samples
+    )
+    series = (Series(node=run.series[4].node, reference="gpu1", samples=peer), *run.series)
+    record = replace(run, series=series)
+    assert [panel["reference"] for panel in offset_panels(record)] == ["upstream"] * len(run.series)
+    assert sorted(row.node for row in takeover_rows(record)) == sorted(series.node for series in run.series)
+    only_peer = replace(run, series=series[:1])
+    assert offset_panels(only_peer)[0]["claimed"]["estimate"][0] is None
+
+
 def test_an_unknown_is_not_counted_as_a_bound_that_held() -> None:
     unknown = measured_errors([_sample(UNKNOWN, 3)])
     assert (unknown.checked, unknown.contained, unknown.median_ns) == (0, 0, None)
