@@ -45,11 +45,13 @@ def test_every_file_of_every_golden_case_is_taken_unedited(case: Path, tmp_path:
     facts = facts_of(case)
     plan = make_plan(cluster, facts, asked["protocol"])
     seen: set[tuple[str, str]] = set()
+    checked_files = 0
     for name, node in render(plan, cluster, facts).items():
-        if node.target.linuxptp != installed["ptp4l"] or node.target.chrony != installed["chronyd"]:
-            pytest.skip(f"written for {node.target}, installed are {installed}")
+        written_for = {"chrony.conf": (node.target.chrony, "chronyd"), "ptp4l.conf": (node.target.linuxptp, "ptp4l")}
         for path, text in node.files.items():
-            if path.endswith("/rankclock.conf") or (path, text.replace(name, "")) in seen:
+            version, program = written_for.get(Path(path).name, (None, ""))
+            other_version = version is not None and version != installed[program]
+            if path.endswith("/rankclock.conf") or (path, text.replace(name, "")) in seen or other_version:
                 continue
             seen.add((path, text.replace(name, "")))
             file = tmp_path / f"{name}{path}"
@@ -57,10 +59,13 @@ def test_every_file_of_every_golden_case_is_taken_unedited(case: Path, tmp_path:
             file.write_text(text)
             verdict = check_file(file, finder(daemon))
             assert verdict.accepted is True or (verdict.accepted is None and path.endswith(".service")), verdict
+            checked_files += version is not None
         for service in node.services:
-            if service.name == "phc2sys":
+            if service.name == "phc2sys" and node.target.linuxptp == installed["ptp4l"]:
                 verdict = check_command(service.argv, finder(daemon))
                 assert verdict.accepted is True, verdict
+    if plan.usable and not checked_files:
+        pytest.skip(f"written for other versions than those installed ({installed})")
 
 
 def version_of(program: Path) -> str:
