@@ -202,7 +202,7 @@
   }
   function draw(item) {
     item.panel.scale = item.around ? "linear" : scale;
-    var reach = item.reach || reachOf(item.panel, 0.8) * 1.4;
+    var reach = item.reach || data.core_ns * 1.2;
     Plotly.react(item.plot, traces(item.panel), layout(item.panel, reach, item.around),
       { displaylogo: false, responsive: true, displayModeBar: false });
   }
