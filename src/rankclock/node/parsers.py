@@ -100,9 +100,11 @@ def _ptp4l(path: Path, find: Finder) -> ParserVerdict:
     if isinstance(done, ParserVerdict):
         return done
     said = [line for line in (done.stderr + done.stdout).strip().splitlines() if line]
-    rejected = done.returncode == _PTP4L_REJECTS or any(_REJECTION.search(line) for line in said)
+    faults = [line for line in said if _REJECTION.search(line)]  # beside them there may be words on old names
+    rejected = done.returncode == _PTP4L_REJECTS or bool(faults)
     accepted = False if rejected else True if done.returncode == _PTP4L_STOPS else None
-    return ParserVerdict(what=what, program="ptp4l", accepted=accepted, said=said[0] if said and not accepted else "")
+    first = (faults or said or [""])[0]
+    return ParserVerdict(what=what, program="ptp4l", accepted=accepted, said="" if accepted else first)
 
 
 _REJECTION = re.compile(r"at line \d+|unknown option|failed to parse|out of range|malformed|missing section")
