@@ -107,7 +107,7 @@ def _ptp4l(path: Path, find: Finder) -> ParserVerdict:
     return ParserVerdict(what=what, program="ptp4l", accepted=accepted, said="" if accepted else first)
 
 
-_REJECTION = re.compile(r"at line \d+|unknown option|failed to parse|out of range|malformed|missing section")
+_REJECTION = re.compile(r"line \d+|unknown option|out of range|malformed")
 _SECTION = re.compile(r"^\[(?!global\]|unicast_master_table\])([^\]]+)\]\s*$", re.MULTILINE)
 
 
