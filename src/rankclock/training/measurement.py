@@ -68,14 +68,16 @@ def measure(meeting: Rendezvous, *, seconds: float, timeout_s: float, probe_port
         bind = f"{'[::]' if any(':' in clock.address for clock in clocks) else '0.0.0.0'}:{probe_port}"
         replies: list[Any] = [None] * meeting.world_size
         for clock in clocks:
-            replies[clock.ranks[0]] = {"node": clock.name, "bind": bind, "alone": len(clocks) == 1}
+            replies[clock.ranks[0]] = {"node": clock.name, "bind": bind}
         return replies
 
     def connect(ports: list[Any]) -> list[Any]:
         chosen = choose_peers(len(clocks), Random(meeting.key))
-        replies: list[Any] = [None] * meeting.world_size
+        # Rank 0's word on how long to probe holds for all; one clock alone has nothing to probe.
+        for_s = seconds if len(clocks) > 1 else 0.0
+        replies: list[dict[str, Any]] = [{"for_s": for_s, "peers": {}} for _ in range(meeting.world_size)]
         for clock, peers in zip(clocks, chosen, strict=True):
-            replies[clock.ranks[0]] = {
+            replies[clock.ranks[0]]["peers"] = {
                 clocks[peer].name: [clocks[peer].address, ports[clocks[peer].ranks[0]]] for peer in peers
             }
         return replies
@@ -86,12 +88,11 @@ def measure(meeting: Rendezvous, *, seconds: float, timeout_s: float, probe_port
     with contextlib.ExitStack() as stack:
         report = None
         prober = stack.enter_context(Prober.start(node=part["node"], bind=part["bind"])) if part else None
-        peers = meeting.exchange(prober.port if prober else None, connect, timeout_s=timeout_s)
+        task = meeting.exchange(prober.port if prober else None, connect, timeout_s=timeout_s)
         if prober is not None:
-            addresses = {name: (str(host), int(port)) for name, (host, port) in peers.items()}
+            addresses = {name: (str(host), int(port)) for name, (host, port) in task["peers"].items()}
             prober.connect(peers=addresses, key=meeting.key)
-        if part is None or not part["alone"]:
-            meeting.idle(seconds)
+        meeting.idle(task["for_s"])
         if prober is not None:
             report = prober.report().to_json()
         reports = meeting.gather(report, timeout_s=timeout_s)

@@ -13,10 +13,10 @@ from enum import StrEnum
 from typing import Any
 
 from rankclock.errors import ExitCode
-from rankclock.timebase import NS_PER_MS, NS_PER_S, Judgement, Offset, format_span_ns
+from rankclock.timebase import NS_PER_MS, NS_PER_S, Judgement, Offset
 from rankclock.training.measurement import JobClock, Measurement
 from rankclock.training.tolerances import Broken, broken_by
-from rankclock.training.verify import describe_pair
+from rankclock.training.verify import describe_pair, format_limit
 
 __all__ = ["HostFinding", "Level", "Limits", "Preflight", "judge_start"]
 
@@ -101,16 +101,16 @@ class Preflight:
         limits = self.limits
         match self.level:
             case Level.REFUSE:
-                return f"REFUSED: {self._whose()}; {pair}: from {format_span_ns(limits.refuse_ns)} on a job may split"
+                return f"REFUSED: {self._whose()}; {pair}: from {format_limit(limits.refuse_ns)} on a job may split"
             case Level.ERROR:
-                limit = format_span_ns(limits.error_ns)
+                limit = format_limit(limits.error_ns)
                 return f"ERROR: {self._whose()}; {pair}: from {limit} on data of a host behind may be dropped"
             case Level.CANNOT_TELL:
-                return f"CANNOT BE TOLD: {pair}; the limit is {format_span_ns(limits.error_ns)}"
+                return f"CANNOT BE TOLD: {pair}; the limit is {format_limit(limits.error_ns)}"
             case Level.WARN:
                 possible = "" if offset.judge(limits.warn_ns) is Judgement.BEYOND else "may be "
-                return f"warning: {pair}: {possible}beyond {format_span_ns(limits.warn_ns)}, logs and traces mix"
-        return f"fine: {clocks} clocks within {format_span_ns(limits.warn_ns)}; worst pair: {pair}"
+                return f"warning: {pair}: {possible}beyond {format_limit(limits.warn_ns)}, logs and traces mix"
+        return f"fine: {clocks} clocks within {format_limit(limits.warn_ns)}; worst pair: {pair}"
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object, schema 'rankclock-preflight/1'."""

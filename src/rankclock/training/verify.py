@@ -13,7 +13,7 @@ from rankclock.errors import ExitCode
 from rankclock.timebase import Judgement, Offset, format_offset_ns, format_span_ns
 from rankclock.training.measurement import Measurement
 
-__all__ = ["EXIT_CODES", "Verification", "describe_pair", "format_offset", "judge"]
+__all__ = ["EXIT_CODES", "Verification", "describe_pair", "format_limit", "format_offset", "judge"]
 
 SCHEMA = "rankclock-verify/1"
 
@@ -43,7 +43,7 @@ class Verification:
     def line(self) -> str:
         """The verdict in one line, for people and for logs."""
         measured = self.measurement
-        limit = format_span_ns(self.threshold_ns)
+        limit = format_limit(self.threshold_ns)
         who = f"{_count(len(measured.clocks), 'clock')} of {_count(measured.world_size, 'rank')}"
         if self.worst is None:
             return f"within {limit}: one clock ({measured.clocks[0].host}) is all that {_reads(measured.world_size)}"
@@ -105,6 +105,12 @@ def describe_pair(local: str, reference: str, offset: Offset) -> str:
     side = "ahead of" if offset.estimate_ns >= 0 else "behind"
     size = format_span_ns(abs(offset.estimate_ns))
     return f"{local} is {size} {side} {reference} (±{format_span_ns(offset.bound_ns)})"
+
+
+def format_limit(limit_ns: int) -> str:
+    """A threshold as its owner would write it: '1 ms', '1.5 s'."""
+    number, unit = format_span_ns(limit_ns).split(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
 def format_offset(offset: Offset) -> str:
