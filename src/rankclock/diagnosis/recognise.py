@@ -184,7 +184,7 @@ class Recogniser:
                 self._keep("PTP data set", settings[0], line, last=lines[settings[1] - 1].number)
             return at + 1 if settings is None else settings[1]
         if (behind := self._block(lines, at)) is not None:
-            return behind
+            return max(behind, at + 1)
         if not self._one_line(line, text) and not text.startswith(_HEADS):
             self.evidence.unrecognised.append(Quote(source=self._source, line=line.number, text=line.text))
         return at + 1
@@ -202,6 +202,7 @@ class Recogniser:
         comment = line.text.lstrip().startswith("#")
         if prompt and not comment:
             self._host = prompt[0] or self._host
+            self._section = ""
             self._dates.clear()
         command = read_command(line)
         if command is not None and comment and command.program in PLAIN_DAEMON_ARGUMENTS:
@@ -220,6 +221,8 @@ class Recogniser:
 
     def _block(self, lines: Sequence[Line], at: int) -> int | None:
         for kind, reader in _BLOCKS:
+            if self._section and kind == "PTP data set" and not lines[at].text.startswith(("\t", "sending")):
+                continue  # in a configuration file the same names are settings
             found = reader(lines, at)
             if found is not None:
                 self._keep(kind, found[0], lines[at], last=lines[found[1] - 1].number)

@@ -137,7 +137,7 @@ def _idle_refclock(evidence: Evidence) -> Iterator[Draft]:
     if dead and len(dead) == len(labels) + len(pulses):
         used = [s for s in evidence.all(ChronySource) if s.value.mode == "^" and s.value.state == "*"]
         yield draft(
-            Severity.DEGRADED if used else Severity.FAULT,
+            Severity.DEGRADED if used else Severity.FAULT if labels else Severity.UNKNOWN,
             0.75,
             f"none of the reference clocks gives a sample ({', '.join(s.value.name for s in dead[:4])}, reach 0): "
             "gpsd does not run, was "
@@ -188,8 +188,9 @@ def _no_time(evidence: Evidence) -> Iterator[Draft]:
             confirm="'extts index' lines once a second",
         )
     elif stale:
+        told = [one for one in stale if one.value.kind not in ("ts2phc-invalid", "ts2phc-no-table")]
         yield draft(
-            Severity.FAULT,
+            Severity.FAULT if told else Severity.UNKNOWN,
             0.7,
             f"ts2phc has pulses but no second to name them: '{stale[0].value.line.body[:70]}'.",
             stale[:3],

@@ -92,7 +92,7 @@ def _blocked(evidence: Evidence) -> Iterator[Draft]:
             "test both source ports (123 and a free one)",
         ),
         confirm="chronyc sources shows reach 377",
-        explains=("NEVER_REACHED", "NO_SOURCE", "TIMESYNCD_NO_REPLY"),
+        explains=("NEVER_REACHED", "TIMESYNCD_NO_REPLY"),
     )
 
 
@@ -195,14 +195,13 @@ def _ptp_capture(packets: list[Item[Packet]]) -> Iterator[Draft]:
             next=("the same capture at the master; delay_mechanism on both; hybrid_e2e 1 sends them as unicast",),
             confirm="'delay resp' in the capture, meanPathDelay not 0.0",
         )
-    elif kinds["announce"] and not kinds["sync"] and kinds["announce"] >= ASKED_OFTEN:
+    elif kinds["follow up"] >= ASKED_OFTEN and not kinds["sync"]:
         yield draft(
             Severity.FAULT,
             0.65,
-            "Announce arrives (UDP 320) and Sync (UDP 319) does not: the event port is filtered, or the master cannot "
-            "send Sync.",
+            "Follow_Up arrives (UDP 320) and its Sync (UDP 319) does not: the event port is filtered on the way.",
             packets[:3],
-            values={"announces": kinds["announce"], "syncs": 0},
+            values={"follow_ups": kinds["follow up"], "syncs": 0},
             next=("firewalls for UDP 319; ptp4l's log on the master (tx timestamp)",),
             confirm="sync messages in the capture",
         )

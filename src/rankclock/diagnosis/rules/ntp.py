@@ -133,7 +133,11 @@ def _never_reached(evidence: Evidence) -> Iterator[Draft]:
             for item in items
             if not item.value.local_clock and item.value.refid.upper() not in (".POOL.", ".BCST.")
         ]
-        if real and all(item.value.reach == 0 for item in real) and not any(i.value.tally in "*o" for i in items):
+        if (
+            real
+            and all(item.value.reach == 0 for item in real)
+            and not any(i.value.tally in "*o" and not i.value.local_clock for i in items)
+        ):
             yield _never_draft(
                 [i.quote for i in real], [i.value.name for i in real], [i.value.reach for i in real], "ntpd"
             )

@@ -100,7 +100,7 @@ def _epoch(evidence: Evidence) -> Iterator[Draft]:
             },
             next=("look at the sentences: ts2phc -l 7; gpspipe -r", "linuxptp 4.0 or later"),
             confirm="'nmea delay' is some hundred milliseconds",
-            explains=("LEAPFILE_EXPIRED",),
+            explains=("LEAPFILE_EXPIRED", "TS2PHC_NO_TIME"),
         )
 
 

@@ -185,6 +185,7 @@ def _wrapped(evidence: Evidence) -> Iterator[Draft]:
             },
             next=("update the driver; ethtool -i IFACE",),
             confirm="the delay settles at the rest",
+            explains=("NOT_AS_CAPABLE",),
         )
 
 

@@ -52,7 +52,7 @@ _SHIFT_PPM = 65_536
 
 def read_kernel_clock(lines: Sequence[Line], at: int) -> tuple[KernelClock, int] | None:
     """adjtimex --print or ntptime that begins here."""
-    if "ntp_gettime()" in lines[at].text or "ntp_adjtime()" in lines[at].text:
+    if "ntp_gettime() returns" in lines[at].text or "ntp_adjtime() returns" in lines[at].text:
         return _ntptime(lines, at)
     found: dict[str, int] = {}
     end = at

@@ -136,7 +136,7 @@ EVENTS = EventTable(
             "(policy ",
             r"Chain (?P<chain>INPUT|OUTPUT|FORWARD) \(policy (?P<policy>ACCEPT|DROP|REJECT)",
         ),
-        ("firewall-policy", "-P ", r"^-P (?P<chain>INPUT|OUTPUT) (?P<policy>ACCEPT|DROP|REJECT)"),
+        ("firewall-policy", "-P ", r"^-P (?P<chain>INPUT|OUTPUT|FORWARD) (?P<policy>ACCEPT|DROP|REJECT)"),
         ("firewall-off", "firewalld", r"(?i)firewalld?(?:\.service)?\W*(?:->|:|is)?\s*(?:not running|inactive)"),
         ("firewall-off", "not running", r"^not running$"),
         (

@@ -39,7 +39,10 @@ _REPLY = re.compile(
 _SENDING = re.compile(r"\s*sending: (?P<action>GET|SET|CMD) (?P<name>\w+)")
 _COMMAND = re.compile(r"(?P<action>GET|SET|CMD)\s+(?P<name>[A-Z_]{6,})(?P<rest>.*)")
 _ROW = re.compile(r"\s+(?P<key>(?:gm\.)?[A-Za-z_][\w.]*)\s+(?P<value>\S.*?)\s*$")
-_PAIR = re.compile(r'"?\b(?P<key>[A-Za-z_][\w.]{3,40})"?(?:\s*[:=]\s*|\s+)"?(?P<value>0x[0-9a-fA-F]+|-?[\w.]+)"?')
+_PAIR = re.compile(
+    r'"?\b(?P<key>[A-Za-z_][\w.]{3,40})"?(?:\s*[:=]\s*|\s+)"?'
+    r"(?P<value>0x[0-9a-fA-F]+|-?\d[\w.]*|[Tt]rue|[Ff]alse|[A-Z_]{4,}|[0-9a-f]{6}\.[0-9a-f]{4}\.[0-9a-f]{6}(?:-\d+)?)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,6 @@ def _command(match: re.Match[str], lines: Sequence[Line], at: int) -> tuple[PtpD
 def _pairs(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in _PAIR.finditer(text):
-        if (name := field_name(pair["key"])) and (re.search(r"\d|[A-Z_]{4,}|[Tt]rue|[Ff]alse", pair["value"])):
+        if name := field_name(pair["key"]):
             found[name] = pair["value"]
     return found
