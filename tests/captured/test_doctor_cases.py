@@ -79,6 +79,7 @@ def parts(text: str) -> dict[str, str]:
 
 def test_there_are_more_than_sixty_faulty_and_twenty_five_healthy_inputs() -> None:
     assert len(FAULTY) >= 60
+    assert sum(case.name.startswith("real:") for case in FAULTY) >= 25
     assert len(HEALTHY) >= 25
 
 

@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-VERBS: tuple[str, ...] = ("assess", "plan", "render", "preflight", "verify", "doctor")
+VERBS: tuple[str, ...] = ("assess", "plan", "render", "preflight", "verify", "doctor", "budget")
 """Verbs in the order of the main job. Each is a module of this package with a function of the same name."""
 
 GROUPS: tuple[str, ...] = ("lab",)

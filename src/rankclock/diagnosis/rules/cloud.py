@@ -18,11 +18,12 @@ PAUSED_S = 60.0
 def _container(evidence: Evidence) -> Iterator[Draft]:
     denied = [
         e
-        for e in evidence.events("chrony-adjtimex-denied", "ntpd-denied", "chrony-no-cap")
-        if e.value.kind == "chrony-no-cap"
+        for e in evidence.events("chrony-adjtimex-denied", "ntpd-denied", "chrony-disabled-control")
+        if e.value.kind == "chrony-disabled-control"
         or "permitted" in e.value.text("why").lower()
         or "operation not permitted".startswith(e.value.text("why").lower().strip())  # the line was cut
     ]
+    denied += [e for e in evidence.events("chrony-fatal") if _begins(e.value.text("why").strip(), "adjtimex(")]
     if not denied:
         return
     yield draft(
@@ -34,7 +35,7 @@ def _container(evidence: Evidence) -> Iterator[Draft]:
         "from in here. "
         "Running the daemon so that it does not touch the clock (-x) lets it serve or measure, it does not mend a "
         "wrong clock.",
-        denied[:2],
+        [*evidence.events("chrony-no-cap")[:1], *denied[:2]],
         values={"errno": "EPERM", "cap": "CAP_SYS_TIME"},
         next=(
             "chronyd or phc2sys on the host; in the container none",
@@ -44,6 +45,11 @@ def _container(evidence: Evidence) -> Iterator[Draft]:
         confirm="on the host: chronyc tracking",
         explains=("CHRONYD_FATAL", "DAEMON_NOT_RUNNING", "UNIT_FAILED"),
     )
+
+
+def _begins(text: str, words: str) -> bool:
+    """Whether a text begins with the words, or is their beginning: a line that was cut."""
+    return bool(text) and (text.startswith(words) or words.startswith(text))
 
 
 def _paused(evidence: Evidence) -> Iterator[Draft]:

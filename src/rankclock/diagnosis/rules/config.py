@@ -345,7 +345,7 @@ def _domains(evidence: Evidence) -> Iterator[Draft]:
             values={"domains": sorted(int(n) for n in numbers)},
             next=("phc2sys -n DOMAIN, pmc -d DOMAIN",),
             confirm="pmc answers",
-            explains=("PMC_NO_REPLY", "PHC2SYS_WAITS"),
+            explains=("PMC_NO_REPLY",),
         )
 
 

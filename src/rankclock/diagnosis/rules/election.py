@@ -145,7 +145,7 @@ def _best_masters(evidence: Evidence) -> Iterator[Draft]:
                 "tcpdump -n -i IFACE 'udp port 320 or ether proto 0x88f7': who sends Announce, in which domain",
             ),
             confirm="one 'selected best master clock' line and no more for an hour",
-            explains=("NO_MASTER_HEARD", "SYNC_FLAPPING", "MASTER_LOST", "CLOCK_JUMPED"),
+            explains=("NO_MASTER_HEARD", "SYNC_FLAPPING", "CLOCK_JUMPED"),
         )
         return
 

@@ -195,7 +195,7 @@ def _ptp_capture(packets: list[Item[Packet]]) -> Iterator[Draft]:
             next=("the same capture at the master; delay_mechanism on both; hybrid_e2e 1 sends them as unicast",),
             confirm="'delay resp' in the capture, meanPathDelay not 0.0",
         )
-    elif kinds["follow up"] >= ASKED_OFTEN and not kinds["sync"]:
+    elif kinds["follow up"] >= ASKED_OFTEN and not kinds["sync"] and requests:
         yield draft(
             Severity.FAULT,
             0.65,

@@ -166,7 +166,6 @@ def _never_draft(quotes: list[Quote], names: list[str], reach: list[int], daemon
             "the host's firewall (nft list ruleset, ufw status), then the network's",
         ),
         confirm="reach counts up: 1, 3, 7, 17, 37, 77, 177, 377",
-        explains=("UNSYNCHRONISED",),
     )
 
 
@@ -404,6 +403,26 @@ def _rate_kod(evidence: Evidence) -> Iterator[Draft]:
             values={"source": who},
             next=("a local server for the cluster; minpoll 6 and iburst only once towards public servers",),
             confirm="no more KoD; reach 377",
+        )
+
+
+def _nts(evidence: Evidence) -> Iterator[Draft]:
+    hits = evidence.events("chrony-nts-failed", "chrony-tls-failed")
+    if hits:
+        yield draft(
+            Severity.FAULT,
+            0.8,
+            f"the NTS key exchange fails: '{hits[0].value.line.body[:90]}'. Without keys that source gives no time: "
+            "TCP 4460 closed, no "
+            "NTS there, a certificate that does not fit, or one that is not valid at this clock's (wrong) time.",
+            hits[:3],
+            values={"source": hits[0].value.text("source"), "port": 4460},
+            next=(
+                "nc -vz SERVER 4460; openssl s_client -connect SERVER:4460 -alpn ntske/1; date -u",
+                "a first source without NTS, or nocerttimecheck 1, where the clock may be far off at boot",
+            ),
+            confirm="chronyc -N authdata: keys and cookies",
+            explains=("NEVER_REACHED",),
         )
 
 

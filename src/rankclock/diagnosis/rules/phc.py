@@ -164,7 +164,7 @@ def _controllers(
             "chronyd",
         ),
         confirm="systemctl is-active chronyd ntpd systemd-timesyncd phc2sys shows one of them, also after a boot",
-        explains=("CLOCK_JUMPED", "SYNC_FLAPPING", "CORRECTION_PENDING"),
+        explains=("SYNC_FLAPPING", "CORRECTION_PENDING", "CLOCK_STEPPED", "MASTER_STEPPED"),
     )
 
 

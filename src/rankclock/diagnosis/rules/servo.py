@@ -266,6 +266,8 @@ def _pinned(evidence: Evidence) -> Iterator[Draft]:
             (s.t_ns / 1e9, s.offset_ns / 1e9) for s in series.samples if s.freq_ppb == limit and s.t_ns is not None
         ]
         ramp = fit_ramp(points)
+        if ramp is not None and _stands_still(ramp, abs(limit) / 1000):
+            continue  # that is OFFSET_RAMP's
         shrinking = ramp is not None and ramp.slope_ppm * last[-1].offset_ns < 0
         left_s = abs(last[-1].offset_ns) / abs(ramp.slope_ppm) / 1e3 if ramp and ramp.slope_ppm else None
         values: dict[str, object] = {"freq_saturated_ppb": abs(limit), "offset_ns": last[-1].offset_ns}
@@ -310,9 +312,12 @@ def _pinned(evidence: Evidence) -> Iterator[Draft]:
 def _ramp(evidence: Evidence) -> Iterator[Draft]:
     for series in evidence.series:
         samples = [s for s in series.samples if s.t_ns is not None and s.rms_ns is None]
-        if len(samples) < 5 or is_pinned(_freqs(series)) is not None:
+        if len(samples) < 5:
             continue
         ramp = fit_ramp([((s.t_ns or 0) / 1e9, s.offset_ns / 1e9) for s in samples])
+        limit = is_pinned(_freqs(series))
+        if limit is not None and (ramp is None or not _stands_still(ramp, abs(limit) / 1000)):
+            continue
         noise = median([abs(b.offset_ns - a.offset_ns) for a, b in pairwise(samples)]) or 0
         freqs = _freqs(series)
         steady = not freqs or max(freqs) - min(freqs) <= 1_000
@@ -321,10 +326,15 @@ def _ramp(evidence: Evidence) -> Iterator[Draft]:
         yield _ramp_found(series, samples, ramp)
 
 
+def _stands_still(ramp: Ramp, steered_ppm: float) -> bool:
+    """Whether one clock gains a second each second on the other, less what the servo does about it."""
+    return ramp.explained > 0.999 and abs(abs(ramp.slope_ppm) - 1e6) < 5e3 + 1.2 * steered_ppm
+
+
 def _ramp_found(series: Series, samples: list[PtpSample], ramp: Ramp) -> Draft:
     values = {"slope_ppm": round(ramp.slope_ppm, 3), "offset_ns": samples[-1].offset_ns}
     quotes = series.quotes([samples[0].line, samples[len(samples) // 2].line, samples[-1].line])
-    if abs(abs(ramp.slope_ppm) - 1e6) < 5e3:
+    if _stands_still(ramp, max(abs(f) for f in _freqs(series) or [0]) / 1000):
         return draft(
             Severity.FAULT,
             0.9,
@@ -385,13 +395,15 @@ def _unstable(evidence: Evidence) -> Iterator[Draft]:
 
 def _stepped(evidence: Evidence) -> Iterator[Draft]:
     yield from _phc_set(evidence)
+    checked = {one.first for one in evidence.events("ptp-clockcheck")}
     for series in evidence.series:
         samples = [s for s in series.samples if s.rms_ns is None]
         for before, first, after in zip(samples, samples[1:], samples[2:], strict=False):
             step = first.offset_ns - before.offset_ns
             stays = abs(after.offset_ns - first.offset_ns) < abs(step) / 4
             locked = before.state in (2, 3) and abs(before.offset_ns) < LOCKED_NS
-            if abs(step) >= STEP_NS and stays and locked and not _cause_known(step):
+            own = any(before.line < line <= first.line + 1 for line in checked)
+            if abs(step) >= STEP_NS and stays and locked and not own and not _cause_known(step):
                 yield draft(
                     Severity.FAULT,
                     0.7,
@@ -471,7 +483,8 @@ def _large(evidence: Evidence) -> Iterator[Draft]:
 
 
 def _clockcheck(evidence: Evidence) -> Iterator[Draft]:
-    jumps = evidence.events("ptp-clockcheck")
+    yield from _stepped_behind_the_back(evidence)
+    jumps = evidence.events("ptp-clockcheck", "chrony-jump")
     if not jumps:
         return
     ways = [one.value.text("way") for one in jumps]
@@ -479,17 +492,53 @@ def _clockcheck(evidence: Evidence) -> Iterator[Draft]:
     yield draft(
         Severity.UNKNOWN,
         0.5,
-        "clockcheck saw the synchronised clock move against CLOCK_MONOTONIC. Back and forth within a second: "
-        "timestamps of single "
-        "messages are wrong. Always the same way: another program or person steps or steers this clock, or the servo "
-        "slews at "
-        "its limit towards a master that was stepped. These lines alone do not tell which.",
+        "the daemon saw its clock move against CLOCK_MONOTONIC. Back and forth within a second: timestamps of single "
+        "messages are "
+        "wrong. Always the same way: another program or person steps or steers this clock, or the servo slews at its "
+        "limit "
+        "towards a master that was stepped. These lines alone do not tell which.",
         jumps[:4],
-        values={"clockcheck_jumps": evidence.event_counts.get("ptp-clockcheck", len(jumps)), "back_and_forth": pairs},
+        values={"clock_jumps": len(jumps), "back_and_forth": pairs},
         next=(
             "the offsets around these lines (ptp4l -m with summary_interval 0)",
             "ps ax | grep -E 'chronyd|ntpd|timesyncd|phc2sys|ptp4l'; journalctl of the grandmaster at that moment",
         ),
+    )
+
+
+def _stepped_behind_the_back(evidence: Evidence) -> Iterator[Draft]:
+    """The steered clock itself was stepped, again and again by the same amount: somebody else sets it."""
+    steps: list[tuple[float, Quote]] = []
+    checked = [one.first for one in evidence.events("ptp-clockcheck")]
+    for series in evidence.series:
+        samples = [s for s in series.samples if s.rms_ns is None]
+        for before, first in pairwise(samples):
+            step = first.offset_ns - before.offset_ns
+            if abs(step) >= STEP_NS and any(before.line < line <= first.line for line in checked):
+                steps += [(step / 1e9, quote) for quote in series.quotes([first.line])]
+    jumps = evidence.events("chrony-jump")
+    if len(jumps) >= 2:
+        wrong = [(one.value.number("wrong_s") or 0.0, one.quote) for one in evidence.events("chrony-wrong")]
+        steps += [(size, quote) for size, quote in wrong if abs(size) >= STEP_NS / 1e9]
+    sizes = [abs(size) for size, _ in steps]
+    alike = [size for size in sizes if abs(size - (median(sizes) or 0.0)) < 0.01 * size]
+    if len(alike) < 2 or _cause_known(round(alike[0] * 1e9)):
+        return
+    yield draft(
+        Severity.FAULT,
+        0.75,
+        f"the steered clock itself was stepped {len(alike)} times by {alike[0]:.3f} s, and not by this daemon: "
+        "another program sets "
+        "the same clock, to another time, as often as this one corrects it.",
+        [*evidence.events("ptp-clockcheck", "chrony-jump")[:2], *[quote for _, quote in steps[:3]]],
+        values={"step_s": round(steps[0][0], 6), "steps": len(alike)},
+        next=(
+            "ps ax | grep -E 'chronyd|ntpd|timesyncd|phc2sys|ptp4l'; systemctl list-timers; cron jobs with ntpdate or "
+            "hwclock",
+            "stop all but one",
+        ),
+        confirm="no further jump for an hour",
+        explains=("CLOCK_STEPPED", "MASTER_STEPPED", "FREQ_IMPLAUSIBLE"),
     )
 
 
@@ -583,10 +632,10 @@ RULES = (
     ),
     Rule(
         id="CLOCK_JUMPED",
-        title="clockcheck saw a jump",
-        needs="ptp4l's or phc2sys' log",
+        title="The clock jumped behind the daemon's back",
+        needs="the log of ptp4l, phc2sys or chronyd",
         check=_clockcheck,
-        arithmetic="number of jumps; how many turned back",
+        arithmetic="number of jumps, how many turned back; steps at a jump that are alike within 1 %",
         reference="linuxptp clockcheck.c, sanity_freq_limit",
     ),
     Rule(

@@ -184,18 +184,24 @@ _BARE = {
     "local",
 }
 _ADDRESS = re.compile(r"[\w.:\[\]%$*-]+\.[\w.:\[\]%$*-]+|[0-9a-fA-F:]{3,}:[0-9a-fA-F:]*|[A-Za-z][\w-]*$")
+_SOURCE_OPTIONS = set(
+    "iburst burst prefer noselect trust require minpoll maxpoll key nts xleave minsamples maxsamples "
+    "polltarget offline "
+    "auto_offline maxdelay maxdelayratio maxdelaydevratio maxdelayquant mindelay asymmetry maxsources version presend "
+    "port ntsport certset copy extfield filter minstratum autokey ident mode true preempt ttl noval ipv4 ipv6 "
+    "F323 F324 "
+    "maxunreach offset".split()
+)
 _FREE = set("server pool peer".split())
 
 
 def _shaped(name: str, arguments: Sequence[str]) -> bool:
     """Whether the words behind a directive's name look like its arguments and not like a sentence."""
     if name in _FREE:
-        return (
-            bool(arguments)
-            and bool(_ADDRESS.match(arguments[0]))
-            and len(arguments) < 16
-            and arguments[0][-1] not in ",:;"
-        )
+        options = [word for word in arguments[1:] if not word.lstrip("-").replace(".", "").isdigit()]
+        understood = all(word in _SOURCE_OPTIONS or word.startswith("0x") for word in options)
+        address = bool(arguments) and bool(_ADDRESS.match(arguments[0])) and arguments[0][-1] not in ",:;"
+        return address and understood
     if name in _BARE:
         return len(arguments) <= 4
     if name in ("log", "user", "port", "enable", "disable"):

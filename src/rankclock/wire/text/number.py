@@ -76,7 +76,9 @@ def duration_ns(text: str) -> int | None:
     """Several numbers with units, as Go and systemd print durations: '1m0.155650202s', '1h59m59s', '34min 8s'."""
     text = text.strip()
     sign = -1 if text.startswith("-") else 1
-    text = text.lstrip("+-")
+    text = text[1:] if text[:1] in "+-" else text
+    if text[:1] in "+-":
+        return None
     total, at = 0, 0
     while at < len(text):
         match = _QUANTITY.match(text, at)
