@@ -48,7 +48,7 @@ class Measured:
 
 _DATE_WORDS = re.compile(r"^(?:[^\W\d_]{2,10}[.,]? )?$")
 _SSH = re.compile(
-    r"\b(?:ssh|rsh|pdsh -w|srun -w|kubectl exec|docker exec|oc debug)\s+(?:-\S+\s+)*(?:\w+@)?"
+    r"\b(?:ssh|rsh|pdsh -w|srun -w|kubectl exec|docker exec|docker run|podman run|oc debug)\s+(?:-\S+\s+)*(?:\w+@)?"
     r"(?P<host>[\w.-]*(?:\$\{?\w+\}?)?[\w.-]*)\b"
 )
 _LOOP = re.compile(r"for (?P<name>\w+) in (?P<words>[^;]+);")
@@ -77,4 +77,4 @@ def date_hosts(command: str, host: str) -> list[str]:
         if re.search(r"\bdate\b", part):
             ssh = _SSH.search(part)
             hosts.append(ssh["host"] if ssh else host)
-    return hosts
+    return [one or "here" for one in hosts] if len(hosts) > 1 else hosts

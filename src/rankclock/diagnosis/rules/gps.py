@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from rankclock.diagnosis.evidence import Evidence, Item
 from rankclock.diagnosis.finding import Draft, Rule, Severity, draft
@@ -20,6 +21,8 @@ WEEKS_1024_S = 1024 * 604_800
 GPS_MINUS_UTC_S = 18
 TAI_MINUS_GPS_S = 19
 STEADY = 3
+PULSE_OFF_S = 0.001
+"""A pulse per second of any receiver is better than a microsecond; a millisecond is no pulse of it."""
 
 
 def _no_fix(evidence: Evidence) -> Iterator[Draft]:
@@ -250,6 +253,35 @@ def _second_found(
     )
 
 
+def _bad_pulses(evidence: Evidence) -> Iterator[Draft]:
+    """Pulses that do not come a whole second after the one before, by the hardware clock's own stamps."""
+    pulses = [(e, e.value.number("at_s")) for e in evidence.events("ts2phc-extts")]
+    bad = []
+    for (_, before), (event, at) in pairwise(pulses):
+        if before is None or at is None or not 0 < at - before < 10:
+            continue
+        rest = abs(at - before - round(at - before))
+        if rest > PULSE_OFF_S:
+            bad.append((event, rest))
+    if bad:
+        yield draft(
+            Severity.FAULT,
+            0.8,
+            f"{len(bad)} of {len(pulses)} pulses come {bad[0][1] * 1e3:.1f} ms beside the second: spurious pulses "
+            "(noise on the wire, bad "
+            "reception, a receiver that pulses without a fix). ts2phc follows each of them with an extreme correction.",
+            [event for event, _ in bad[:4]],
+            values={"pulse_off_s": round(bad[0][1], 9), "bad_pulses": len(bad)},
+            next=(
+                "antenna and fix first; pulses only while locked (receiver setting); shielding and level of the PPS "
+                "wire",
+                "linuxptp 4.4: ts2phc.holdover; a larger time constant does not help",
+            ),
+            confirm="an hour without such a pulse",
+            explains=("OFFSET_OUTLIERS", "FREQ_PINNED"),
+        )
+
+
 def _occasional(evidence: Evidence) -> Iterator[Draft]:
     skips = evidence.events("ts2phc-skip")
     if len(skips) >= STEADY:
@@ -263,6 +295,14 @@ def _occasional(evidence: Evidence) -> Iterator[Draft]:
 
 
 RULES = (
+    Rule(
+        id="BAD_PULSES",
+        title="Pulses that are no seconds",
+        needs="ts2phc's log with 'extts index' lines",
+        check=_bad_pulses,
+        arithmetic="stamps of successive pulses are not whole seconds apart (1 ms)",
+        reference="jclark/rpi-cm4-ptp-guide#5",
+    ),
     Rule(
         id="GPS_NO_FIX",
         title="The receiver has no fix",

@@ -406,6 +406,29 @@ def _rate_kod(evidence: Evidence) -> Iterator[Draft]:
         )
 
 
+def _server_unsynchronised(evidence: Evidence) -> Iterator[Draft]:
+    alarms = evidence.events("openntpd-alarm")
+    peers = [p for p in evidence.all(NtpPeer) if p.value.reach and p.value.stratum >= 16 and not p.value.local_clock]
+    sources = evidence.all(ChronySource)
+    rows = [s for s in sources if s.value.mode == "^" and s.value.reach and s.value.stratum in (0, 16)]
+    used = any(p.value.tally in "*o" for p in evidence.all(NtpPeer)) or any(s.value.state == "*" for s in sources)
+    if not (alarms or peers or rows):
+        return
+    names = [e.value.text("source") for e in alarms] + [p.value.name for p in peers] + [s.value.name for s in rows]
+    yield draft(
+        Severity.RISK if used or alarms else Severity.FAULT,
+        0.75,
+        f"{', '.join(dict.fromkeys(names[:4]))} answers, but is not synchronised itself (stratum 16 or leap alarm): "
+        "clients refuse it. "
+        "Its own sources are the place to look.",
+        [*alarms[:2], *peers[:2], *rows[:2]],
+        values={"unsynchronised_servers": list(dict.fromkeys(names))},
+        next=("on that server: chronyc tracking; chronyc -n sources; ntpq -pn",),
+        confirm="its stratum is below 16",
+        explains=("NTPQ_NONE_CHOSEN",),
+    )
+
+
 def _nts(evidence: Evidence) -> Iterator[Draft]:
     hits = evidence.events("chrony-nts-failed", "chrony-tls-failed")
     if hits:
@@ -427,6 +450,21 @@ def _nts(evidence: Evidence) -> Iterator[Draft]:
 
 
 RULES = (
+    Rule(
+        id="SERVER_UNSYNCHRONISED",
+        title="A server answers and is not synchronised itself",
+        needs="ntpq -p, chronyc sources, or openntpd's log",
+        check=_server_unsynchronised,
+        arithmetic="stratum 16 (chrony: 0) with a reach above 0",
+        reference="RFC 5905 7.3; openntpd-portable/openntpd-portable#25",
+    ),
+    Rule(
+        id="NTS_FAILED",
+        title="The NTS key exchange fails",
+        needs="chronyd's log",
+        check=_nts,
+        reference="RFC 8915; chrony.conf(5) nts",
+    ),
     Rule(
         id="UNSYNCHRONISED",
         title="The daemon follows nobody",

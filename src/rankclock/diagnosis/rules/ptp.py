@@ -135,14 +135,17 @@ def _as_capable(evidence: Evidence) -> Iterator[Draft]:
         return
     why = lost[0].value.text("why")
     delay = lost[0].value.number("delay_ns")
+    unanswered = evidence.events("ptp-no-pdelay")
+    silent = "; its peer delay requests are not answered, the delay was never measured" if unanswered else ""
     yield draft(
         Severity.FAULT,
         0.7,
-        f"the port is not asCapable ({why}): in the gPTP profile it then takes no part in synchronisation. A measured "
+        f"the port is not asCapable ({why}{silent}): in the gPTP profile it then takes no part in synchronisation. A "
+        "measured "
         "link delay "
         "beyond neighborPropDelayThresh (800 ns) means a device without gPTP in between, uncorrected PHY latencies, or "
         "software stamps; missing responses mean that the neighbour does not speak P2P.",
-        lost[:3],
+        [*lost[:3], *unanswered[:1]],
         values={"link_delay_ns": int(delay) if delay is not None else None},
         next=("is the neighbour a gPTP device on the same cable; raise neighborPropDelayThresh only after measuring",),
         confirm="'setting asCapable' and no 'resetting' for minutes",

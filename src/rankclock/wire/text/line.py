@@ -36,6 +36,7 @@ _HF = re.compile(r"\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\|(?P<where>[^\]]+)\] 
 _PROMPT = re.compile(
     r"(?:\[(?:[\w.-]+@)?(?P<a>[A-Za-z][\w.-]*)[^\]\n]{0,60}\] ?[#$%] ?"  # [root@login ~]# date
     r"|(?:[\w.-]+@)(?P<b>[A-Za-z][\w.-]*):?[^#$\n]{0,60}[#$] ?"  # root@tqmls:~# phc2sys
+    r"|(?:ba|z)?sh-[\d.]+[#$] ?"  # bash-5.0# systemctl
     r"|[#$] +(?=[\w./~]))"  # $ phc2sys, # ptp4l
     r"(?P<command>.*)"
 )

@@ -108,6 +108,7 @@ EVENTS = EventTable(
         ("ptp-as-capable", "setting asCapable", r"port (?P<port_n>\d+)"),
         ("ptp-not-as-capable", "resetting asCapable", _PORT + r"(?P<why>.*), resetting asCapable"),
         ("ptp-not-as-capable", "not AsCapable", r"Link delay (?P<delay_ns>-?\d+) beyond (?P<why>neighborPropDelayThresh)"),
+        ("ptp-no-pdelay", "PDelay Response Receipt Timeout", r"PDelay Response"),
         ("ptp-rogue-peer", "rogue peer delay response", _PORT),
         ("ptp-multiple-peers", "multiple peer responses", _PORT),
         ("ptp-multiple-peers", "multiple sequential peer delay resp", _PORT),

@@ -129,7 +129,7 @@ EVENTS = EventTable(
             "in the future",
             r"(?P<file>\S+).{0,60}?(?:mtime|time ?stamp|modified|dated).{0,40}in the future",
         ),
-        ("build-skew", "lock skew detected", r"[Cc]lock skew detected"),
+        ("build-skew", "Clock skew detected", r"(?:^|: +)Clock skew detected\."),
         ("ninja-dirty", "still dirty after", r"manifest '(?P<file>[^']+)' still dirty after (?P<tries_n>\d+) tries"),
         (
             "ninja-older",
