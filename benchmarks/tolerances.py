@@ -1,9 +1,9 @@
 """Where components of a training stack break when a clock is off, measured (`python -m benchmarks.tolerances`).
 
 Two lab nodes with virtual clocks: what n1 makes (a certificate, a token, a credential, a file, an event file, a
-checkpoint) is used on n2, whose clock is put behind or ahead in steps. Prints for each component the largest offset that
-worked and the smallest that failed. `--site`: a folder with PyJWT, tensorboard and transformers (pip install --target);
-what is missing is said and left out.
+checkpoint) is used on n2, whose clock is put behind or ahead in steps. Prints for each component the largest offset
+that worked and the smallest that failed. `--site`: a folder with PyJWT, tensorboard and transformers (pip install
+--target); what is missing is said and left out.
 """
 
 from __future__ import annotations

@@ -42,8 +42,17 @@ def doctor(
         list[str] | None,
         typer.Argument(metavar="[FILE|-]...", help="Text to read; - is standard input. None: examine this node."),
     ] = None,
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
     rules: Annotated[bool, typer.Option("--rules", help="List the rules and exit.")] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", help="Also pack the evidence, names and addresses replaced, into this .zip."),
+    ] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Also print the exact change: a diff, or a command.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="With --fix: change the files; the old ones are kept.")
+    ] = False,
 ) -> int:
     """Find what is wrong with clocks in whatever you have: output of chronyc, ntpq, timedatectl, ptp4l, phc2sys, pmc,
     ethtool -T, logs, configurations, error messages, mixed as they are; or in this node, without an argument.
@@ -57,12 +66,23 @@ def doctor(
     from rankclock.diagnosis.scan import read_sources
     from rankclock.diagnosis.verdict import diagnose
 
+    if apply and not fix:
+        raise UserError("--apply goes with --fix: rankclock doctor FILE --fix prints the change first")
     sources = [(name, _chunks(name)) for name in files] if files else _this_node()
-    answer = diagnose(read_sources(sources))
+    evidence = read_sources(sources)
+    answer = diagnose(evidence)
+    if bundle is not None:
+        from rankclock.cli.doctor_bundle import write_bundle
+
+        write_bundle(bundle, evidence, answer)
     if as_json:
         print_json(answer.to_json())
     else:
         _print_answer(answer)
+    if fix:
+        from rankclock.cli.doctor_fix import fix_files
+
+        fix_files(answer, evidence, apply=apply)
     return int(answer.exit_code)
 
 
@@ -80,12 +100,14 @@ def _chunks(name: str) -> Iterator[bytes]:
 
 
 def _this_node() -> list[tuple[str, list[bytes]]]:
-    """What this machine shows without root: its facts and the state of its clock."""
+    """What this machine shows without root: its facts, the state of its clock, and what its time tools print."""
     from rankclock.node.facts import collect_facts
     from rankclock.node.state import read_clock_state
+    from rankclock.node.tool_output import read_tools
 
     found = [("facts of this node", collect_facts()), ("clock of this node", read_clock_state().to_json())]
-    return [(name, [json.dumps(value).encode()]) for name, value in found]
+    own = [(name, [json.dumps(value).encode()]) for name, value in found]
+    return own + [(name, [output]) for name, output in read_tools()]
 
 
 def _print_rules(as_json: bool) -> int:

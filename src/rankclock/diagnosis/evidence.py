@@ -162,7 +162,10 @@ def median(values: Iterable[float]) -> float | None:
 
 @dataclass(slots=True, kw_only=True)
 class Evidence:
-    """All that was read. items: in reading order. skipped: lines of large inputs that hold nothing about clocks."""
+    """All that was read. items: in reading order. skipped: lines of large inputs that hold nothing about clocks.
+
+    kept_lines: the text of every line that was looked at, by source and number.
+    """
 
     items: list[Item[object]] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
@@ -171,6 +174,7 @@ class Evidence:
     lines: int = 0
     skipped: int = 0
     event_counts: dict[str, int] = field(default_factory=dict)
+    kept_lines: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def all(self, kind: type[T]) -> list[Item[T]]:
         """Every piece of one type, in order."""

@@ -164,6 +164,7 @@ class Recogniser:
 
     def lines(self, lines: Sequence[Line]) -> None:
         """Take the lines of a source."""
+        self.evidence.kept_lines.update({(self._source, line.number): line.text for line in lines})
         at = 0
         while at < len(lines):
             at = self._take(lines, at)
