@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -174,3 +175,22 @@ def test_a_table_in_a_large_input_is_read_whole() -> None:
 def test_input_that_ends_in_mid_line_is_read(cut: int) -> None:
     text = "chronyd[1]: Can't synchronise: no majority\nchronyd[1]: Selected source 192.0.2.1"
     assert "NO_MAJORITY" in ids(ask(("-", text[:-cut])))
+
+
+LINES = {
+    "mixed": b"Sep  3 10:32:28 gpu1 kubelet[812]: MountVolume.SetUp succeeded pvc-%d 5a1f9c\n",
+    "ptp4l": b"Sep  3 10:32:28 gpu1 ptp4l[263]: [%d.057] master offset        -12 s2 freq   -8120 path delay       735\n",
+    "chronyd": b"Sep  3 10:32:28 gpu1 chronyd[263]: Selected source 10.0.%d.7\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LINES)
+def test_a_hundred_megabytes_take_less_than_ten_seconds(kind: str) -> None:
+    chunks: list[bytes] = []
+    while sum(map(len, chunks)) < 100_000_000:
+        chunks.append(b"".join(LINES[kind] % (len(chunks) * 9_000 + i) for i in range(9_000)))
+    began = time.process_time()
+    answer = diagnose(read_sources([(kind, iter(chunks))]))
+    assert time.process_time() - began < 10
+    assert answer.verdict in (Severity.HEALTHY, Severity.UNKNOWN)
