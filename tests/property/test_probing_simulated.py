@@ -92,6 +92,16 @@ def test_two_milliseconds_of_asymmetry_move_the_estimate_by_one_and_the_bound_sa
     assert score.median_width() < 2_050_000
 
 
+def test_flows_over_different_paths_bound_better_together_than_each_alone(
+    simulate_pair: Simulate, score_of: Any
+) -> None:
+    there, back = (90_000, 30_000, 0, 60_000), (0, 50_000, 80_000, 20_000)
+    score = score_of(simulate_pair(6, there=Path(by_port_ns=there), back=Path(by_port_ns=back)).samples)
+    assert not score.missed
+    assert min(map(sum, zip(there, back, strict=True))) == 80_000
+    assert score.median_width() < 14_000
+
+
 def test_a_bound_stands_a_second_after_the_start(simulate_pair: Simulate) -> None:
     for seed in range(5):
         done = simulate_pair(seed, seconds=1)

@@ -26,6 +26,7 @@ class Arrival:
     not_before_raw_ns: int
     read_raw_ns: int
     real_ns: int | None
+    path: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +40,16 @@ class Departure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Send these bytes now; tell the machine the departure of `ticket` when it is known."""
+    """Send these bytes now; tell the machine the departure of `ticket` when it is known.
+
+    path: which of the sockets to send from (modulo their number): routers spread flows over paths by port, and the
+    bounds of all paths hold together.
+    """
 
     data: bytes
     to: Address
     ticket: int
+    path: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Runs the prober's state machine on a real socket: reads clocks, waits, sends, hands stamps over. No policy.
+"""Runs the prober's state machine on real sockets: reads clocks, waits, sends, hands stamps over. No policy.
 
 Keeps the machine's order of events: every kernel stamp that it hands over lies between two readings of the clocks.
 """
@@ -6,7 +6,7 @@ Keeps the machine's order of events: every kernel stamp that it hands over lies 
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rankclock.mesh.actions import Action, ArmTimer, Arrival, Departure, Measured, Notice, Send
@@ -35,38 +35,41 @@ class _Sent:
 
 
 class Driver:
-    """One machine on one socket. `turn` waits for what comes first and handles it."""
+    """One machine on its sockets, the first of which is the one that peers know. `turn` handles what comes first."""
 
     def __init__(
         self,
         machine: ProbeMachine,
-        socket: StampedSocket,
+        sockets: Sequence[StampedSocket],
         *,
         on_measured: Callable[[Measured], None],
         on_notice: Callable[[Notice], None],
     ) -> None:
         self._machine = machine
-        self._socket = socket
+        self._sockets = sockets
         self._on_measured = on_measured
         self._on_notice = on_notice
         self._timer_ns = 0
         self._sent: dict[bytes, _Sent] = {}
         self._read()
-        self._empty_ns = self._began_ns = read_raw_ns()
+        self._began_ns = read_raw_ns()
+        self._empty_ns = [self._began_ns] * len(sockets)
         self._poll = select.poll()
-        self._poll.register(socket.fileno(), select.POLLIN)
+        for socket in sockets:
+            self._poll.register(socket.fileno(), select.POLLIN)
 
     def watch(self, fd: int) -> None:
         """Let `turn` return as soon as this file descriptor can be read."""
         self._poll.register(fd, select.POLLIN)
 
     def turn(self) -> set[int]:
-        """Wait for a datagram, a watched descriptor or the timer; handle the first two's; the descriptors ready."""
+        """Wait for a datagram, a watched descriptor or the timer, and handle it; the watched ones that are ready."""
         wait_ns = max(self._timer_ns - read_raw_ns(), 0)
         ready = {fd for fd, _ in self._poll.poll(-(-wait_ns // 1_000_000))}
-        if self._socket.fileno() in ready:
-            ready.discard(self._socket.fileno())
-            self._receive()
+        for path, socket in enumerate(self._sockets):
+            if socket.fileno() in ready:
+                ready.discard(socket.fileno())
+                self._receive(path)
         if read_raw_ns() >= self._timer_ns:
             self._expire()
             self._read()
@@ -79,7 +82,7 @@ class Driver:
         for action in actions:
             match action:
                 case Send():
-                    handed_ns = self._socket.send(action.data, action.to)
+                    handed_ns = self._sockets[action.path % len(self._sockets)].send(action.data, action.to)
                     if handed_ns is None:
                         self._machine.handle_unsent(action.ticket)
                     else:
@@ -94,26 +97,29 @@ class Driver:
         if sent:
             self._departures()
 
-    def _receive(self) -> None:
-        """Read all that waits, handle it, and send all replies back to back.
+    def _receive(self, path: int) -> None:
+        """Read all that waits at a socket, handle it, and send all replies back to back.
 
         Read first: without kernel stamps, reading is what stamps. Sent together: a reply that leaves alone takes 1 to
         2 µs longer on its way than requests that leave in a row, which would pass for an offset of half of that.
         """
         self._departures()
-        not_before_ns = max(self._empty_ns - ARRIVAL_SLACK_NS, self._began_ns)
+        not_before_ns = max(self._empty_ns[path] - ARRIVAL_SLACK_NS, self._began_ns)
         waiting: list[Received] = []
         while len(waiting) < DATAGRAMS_A_TURN:
-            received = self._socket.receive()
+            received = self._sockets[path].receive()
             if received is None:
-                self._empty_ns = read_raw_ns()
+                self._empty_ns[path] = read_raw_ns()
                 break
             waiting.append(received)
         actions: list[Action] = []
         for received in waiting:
             self._read()
             arrival = Arrival(
-                not_before_raw_ns=not_before_ns, read_raw_ns=received.read_raw_ns, real_ns=received.real_ns
+                not_before_raw_ns=not_before_ns,
+                read_raw_ns=received.read_raw_ns,
+                real_ns=received.real_ns,
+                path=path,
             )
             now_ns = read_raw_ns()
             actions += self._machine.handle_datagram(received.data, received.source, arrival, now_ns)
@@ -121,10 +127,10 @@ class Driver:
 
     def _departures(self) -> None:
         """Hand over the stamps that have come in; without kernel stamps, all at once."""
-        if not self._socket.kernel:
+        if not self._sockets[0].kernel:
             self._expire(all_of_them=True)
             return
-        stamped = self._socket.departures()
+        stamped = [departed for socket in self._sockets for departed in socket.departures()]
         if not stamped:
             return
         known_ns = read_raw_ns()

@@ -207,7 +207,8 @@ class ProbeMachine:
         if edge.unsent and not self._kernel_stamps:
             self._next_at[tag] = now_ns + self._settings.paced_ns
         data = self._encode(Kind.REQUEST, sequence, self._session, edge.tag)
-        return [Send(data=data, to=edge.address, ticket=self._await((edge, sequence)))]
+        path = (self._settings.probes - 1 - len(edge.unsent)) // 2
+        return [Send(data=data, to=edge.address, ticket=self._await((edge, sequence)), path=path)]
 
     def _learn(self, reply: Datagram, arrival: Arrival, now_ns: int) -> list[Action]:
         edge = self._edges.get(reply.sender)
@@ -251,7 +252,7 @@ class ProbeMachine:
             return self._count(result)
         served, records = result
         data = self._encode(Kind.REPLY, request.sequence, request.session, request.sender, records)
-        return [Send(data=data, to=source, ticket=self._await(served))]
+        return [Send(data=data, to=source, ticket=self._await(served), path=arrival.path)]
 
     # ---- shared ----
 

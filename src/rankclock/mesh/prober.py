@@ -29,6 +29,9 @@ from rankclock.wire.probe import MIN_KEY_BYTES
 __all__ = ["main"]
 
 SCHEMA = "rankclock-measured/1"
+MAX_PATHS = 4
+"""A burst has four pairs: more ports would never be used."""
+
 CONTROL_BYTES = 1 << 20
 """The longest control line: 10,000 peers fit."""
 
@@ -61,6 +64,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="append samples to this file (JSON Lines)")
     parser.add_argument("--responder-only", action="store_true", help="only answer")
     parser.add_argument("--user-stamps", action="store_true", help="do not ask the kernel for time stamps")
+    parser.add_argument("--paths", type=int, default=4, help="source ports to ask from, for networks of many paths")
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
     parser.add_argument("--control", action="store_true", help="obey JSON lines on standard input")
     return parser.parse_args(arguments)
@@ -76,7 +80,7 @@ def _append(options: argparse.Namespace) -> int:
         raise UserError("give --peer and --out, or --responder-only")
     peers = dict(_parse_peer(text) for text in options.peer)
     key = _read_key(options.key_file)
-    socket = StampedSocket.open(parse_address(options.bind, what="--bind"), user_stamps=options.user_stamps)
+    sockets = _open_sockets(options)
     out = _open_out(options.out) if options.out is not None else None
 
     def write(measured: Measured) -> None:
@@ -84,8 +88,8 @@ def _append(options: argparse.Namespace) -> int:
             out.write(json.dumps(_sample(options.node, measured), separators=(",", ":")) + "\n")
             out.flush()
 
-    machine = _machine(options.node, key, socket)
-    driver = Driver(machine, socket, on_measured=write, on_notice=_tell)
+    machine = _machine(options.node, key, sockets[0])
+    driver = Driver(machine, sockets, on_measured=write, on_notice=_tell)
     driver.perform(machine.handle_peers(peers, read_clocks().raw_after_ns))
     _end_on_signals()
     parent = os.getppid()
@@ -96,9 +100,9 @@ def _append(options: argparse.Namespace) -> int:
 
 def _obey(options: argparse.Namespace) -> int:
     """The way of `mesh.handle`: commands on standard input, answers on standard output."""
-    socket = StampedSocket.open(parse_address(options.bind, what="--bind"), user_stamps=options.user_stamps)
-    host, port = socket.address
-    stamps = "kernel" if socket.kernel else "user"
+    sockets = _open_sockets(options)
+    host, port = sockets[0].address
+    stamps = "kernel" if sockets[0].kernel else "user"
     _say({"node": options.node, "host": host, "port": port, "clock_id": clock_identity(), "stamps": stamps})
     _end_on_signals()
     commands = _Lines(sys.stdin.fileno())
@@ -112,8 +116,8 @@ def _obey(options: argparse.Namespace) -> int:
             if "peers" in command:
                 if machine is None or driver is None or command["key"] != key:
                     key = command["key"]
-                    machine = _machine(options.node, bytes.fromhex(key), socket)
-                    driver = Driver(machine, socket, on_measured=lambda _: None, on_notice=_tell)
+                    machine = _machine(options.node, bytes.fromhex(key), sockets[0])
+                    driver = Driver(machine, sockets, on_measured=lambda _: None, on_notice=_tell)
                     driver.watch(commands.fd)
                 peers = {name: (host, port) for name, (host, port) in command["peers"].items()}
                 driver.perform(machine.handle_peers(peers, read_clocks().raw_after_ns))
@@ -143,6 +147,13 @@ class _Lines:
         if len(self._held) > CONTROL_BYTES:
             raise UserError(f"a control line is longer than {CONTROL_BYTES} bytes")
         return lines
+
+
+def _open_sockets(options: argparse.Namespace) -> list[StampedSocket]:
+    address = parse_address(options.bind, what="--bind")
+    if not 1 <= options.paths <= MAX_PATHS:
+        raise UserError(f"--paths is 1 to {MAX_PATHS}, found {options.paths}")
+    return StampedSocket.open_paths(address, count=options.paths, user_stamps=options.user_stamps)
 
 
 def _machine(node: str, key: bytes, socket: StampedSocket) -> ProbeMachine:

@@ -8,7 +8,6 @@ says so (None): the caller knows when it handed the datagram over. Bytes that co
 from __future__ import annotations
 
 import contextlib
-import errno
 import ipaddress
 import socket
 import struct
@@ -83,6 +82,13 @@ class StampedSocket:
                 kernel = True
         return cls(sock, kernel=kernel)
 
+    @classmethod
+    def open_paths(cls, address: Address, *, count: int, user_stamps: bool = False) -> list[Self]:
+        """The socket that peers know, and count - 1 more on ports of the kernel's choice. Raises HostError."""
+        sockets = [cls.open(address, user_stamps=user_stamps)]
+        sockets += [cls.open((address[0], 0), user_stamps=user_stamps) for _ in range(count - 1)]
+        return sockets
+
     @property
     def address(self) -> Address:
         """What it is bound to."""
@@ -113,10 +119,8 @@ class StampedSocket:
         """The next datagram that waits, if any."""
         try:
             data, ancillary, _, source = self._socket.recvmsg(_DATA_BYTES, _ANCILLARY_BYTES)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH):
-                return None
-            raise
+        except OSError:  # nothing waits, or the network told of an error: neither is a datagram
+            return None
         read_ns = read_raw_ns()
         return Received(data=data, source=source[:2], read_raw_ns=read_ns, real_ns=_stamp_in(ancillary))
 

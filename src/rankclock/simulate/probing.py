@@ -34,6 +34,7 @@ SEND_NS = (5_000, 12_000)
 class Path:
     """One direction between two hosts. delay_ns and a queue of up to queue_ns; losses and doublings by chance.
 
+    by_port_ns: what a flow's own path adds, by the number of the socket that it leaves from (as routers spread flows).
     tamper: sees each datagram and gives what arrives instead (or None), for hostile paths.
     """
 
@@ -43,13 +44,15 @@ class Path:
     busy_queue_ns: int = 200_000
     loss: float = 0.0
     doubled: float = 0.0
+    by_port_ns: tuple[int, ...] = (0,)
     tamper: Callable[[bytes], bytes | None] | None = None
 
-    def arrivals(self, chance: random.Random) -> list[int]:
+    def arrivals(self, chance: random.Random, port: int) -> list[int]:
         """How long after its departure each copy of a datagram arrives."""
+        delay_ns = self.delay_ns + self.by_port_ns[port % len(self.by_port_ns)]
         copies = 0 if chance.random() < self.loss else 2 if chance.random() < self.doubled else 1
         queue_ns = self.busy_queue_ns if chance.random() < self.busy_share else self.queue_ns
-        return [self.delay_ns + int(chance.random() ** 2 * queue_ns) for _ in range(copies)]
+        return [delay_ns + int(chance.random() ** 2 * queue_ns) for _ in range(copies)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +171,7 @@ class Simulation:
                 not_before_raw_ns=not_before_ns,
                 read_raw_ns=read_raw_ns,
                 real_ns=host.realtime.real_at(stamp_ns) if host.kernel_stamps else None,
+                path=source[1],
             )
             raw_ns = host.crystal.raw_at(at_ns)
             actions += host.machine.handle_datagram(data, source, arrival, raw_ns)
@@ -227,10 +231,10 @@ class Simulation:
         path = self._paths.get((host.name, send.to[0]))
         if to is None or path is None:
             return
-        for delay_ns in path.arrivals(self.chance):
+        for delay_ns in path.arrivals(self.chance, send.path):
             data = send.data if path.tamper is None else path.tamper(send.data)
             if data is not None:
-                self._at(left_ns + delay_ns, self._arrival(to, data, (host.name, 1)))
+                self._at(left_ns + delay_ns, self._arrival(to, data, (host.name, send.path)))
 
     def _arrival(self, to: SimulatedHost, data: bytes, source: Address) -> Callable[[int], None]:
         return lambda now_ns: self._arrive(to, data, source, now_ns)
