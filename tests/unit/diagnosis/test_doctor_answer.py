@@ -179,7 +179,7 @@ def test_input_that_ends_in_mid_line_is_read(cut: int) -> None:
 
 LINES = {
     "mixed": b"Sep  3 10:32:28 gpu1 kubelet[812]: MountVolume.SetUp succeeded pvc-%d 5a1f9c\n",
-    "ptp4l": b"Sep  3 10:32:28 gpu1 ptp4l[263]: [%d.057] master offset        -12 s2 freq   -8120 path delay       735\n",
+    "ptp4l": b"Sep  3 10:32:28 gpu1 ptp4l[263]: [%d.057] master offset        -12 s2 freq   -8120 path delay     735\n",
     "chronyd": b"Sep  3 10:32:28 gpu1 chronyd[263]: Selected source 10.0.%d.7\n",
 }
 

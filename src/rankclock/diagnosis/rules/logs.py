@@ -53,6 +53,41 @@ def _artefact(evidence: Evidence) -> Iterator[Draft]:
         return
 
 
+SENTINELS = {999_999.0: "ptp4l's", 99_999_999.0: "GNSS", 9_999_999_999_999.0: "linuxptp's"}
+"""Offsets that an exporter writes for 'no data' (linuxptp-daemon)."""
+
+
+def _no_data(evidence: Evidence) -> Iterator[Draft]:
+    """Metrics that look like offsets and are none: sentinels, and the kernel's offset, which chronyd never writes."""
+    for item in evidence.all(Metric):
+        metric = item.value
+        offset = "offset" in metric.name
+        if offset and metric.name.startswith("openshift_ptp") and abs(metric.value) in SENTINELS:
+            yield draft(
+                Severity.UNKNOWN,
+                0.8,
+                f"{metric.name} {metric.value:g} is the exporter's sign for 'no data', no offset: the daemon gave "
+                "none (not running, no "
+                "lock, no log line yet).",
+                [item],
+                values={"offset": None, "sentinel": metric.value},
+                next=("the state: openshift_ptp_clock_state, openshift_ptp_process_status; the daemon's log",),
+            )
+            return
+        if metric.name == "node_timex_offset_seconds" and metric.value == 0:
+            yield draft(
+                Severity.EXPLAINED,
+                0.6,
+                "node_timex_offset_seconds is always exactly 0 where chronyd steers the clock (by frequency and tick, "
+                "not by the kernel's "
+                "loop): it proves nothing, neither health nor fault, and NodeClockSkewDetected cannot fire there.",
+                [item],
+                values={"node_timex_offset_seconds": 0.0},
+                next=("chronyc tracking, or the metrics of rankclock agent or chrony_exporter",),
+            )
+            return
+
+
 def _future_files(evidence: Evidence) -> Iterator[Draft]:
     future = evidence.events("file-future", "apt-not-valid", "fs-future")
     older = evidence.events("ninja-older")
@@ -247,6 +282,14 @@ RULES = (
         check=_artefact,
         arithmetic="|value| = 2^k ns within 2 µs",
         reference="prometheus/node_exporter#3764",
+    ),
+    Rule(
+        id="METRIC_WITHOUT_DATA",
+        title="A metric that holds no offset",
+        needs="a Prometheus sample",
+        check=_no_data,
+        arithmetic="exactly 0 for the kernel's offset; 999999, 99999999 for an exporter's 'no data'",
+        reference="prometheus/node_exporter#2445; openshift/linuxptp-daemon",
     ),
     Rule(
         id="FILES_FROM_THE_FUTURE",

@@ -296,6 +296,20 @@ def _rtcsync(evidence: Evidence) -> Iterator[Draft]:
     alert = [e for e in evidence.events("alert") if e.value.text("alert") == "NodeClockNotSynchronising"]
     if not zero and not alert:
         return
+    worst = [m for m in evidence.all(Metric) if m.value.name == "node_timex_maxerror_seconds" and m.value.value >= 16]
+    if zero and worst:
+        yield draft(
+            Severity.FAULT,
+            0.8,
+            "the kernel's clock is unsynchronised and its maxerror has reached the end of 16 s: nobody has corrected "
+            "it since boot, or "
+            "for about nine hours. A missing rtcsync alone would leave maxerror small.",
+            [*zero[:1], *worst[:1]],
+            values={"node_timex_sync_status": 0, "maxerror_s": worst[0].value.value},
+            next=("systemctl list-units | grep -E 'chron|ntp|timesync|phc2sys'; chronyc tracking",),
+            confirm="node_timex_maxerror_seconds below 1",
+        )
+        return
     said = evidence.events("no-rtcsync")
     config = evidence.directives("chrony")
     own = [d for d in config if d.value.dialects == frozenset({"chrony"})]

@@ -104,6 +104,8 @@ EVENTS = EventTable(
             "Pan",
             r"(?P<offset_s>[+-]?[\d.]+) ?s(?:econds)? ?exceeds .*panic|panic_stop (?P<offset2_s>[+-]?[\d.]+)",
         ),
+        ("ntpd-panic", "offset too big", r"Panic: offset too big: (?P<offset_s>[+-]?[\d.]+)"),
+        ("ntpd-reset", "time stepped by", r"time stepped by (?P<step_s>[+-]?[\d.]+)"),
         ("ntpd-reset", "time reset", r"time reset (?P<step_s>[+-]?[\d.]+) ?s"),
         ("ntpd-set", "time set", r"time set (?P<step_s>[+-]?[\d.]+) ?s"),
         ("ntpd-slew", "time slew", r"time slew (?P<step_s>[+-]?[\d.]+) ?s"),
