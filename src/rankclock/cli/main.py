@@ -23,11 +23,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-VERBS: tuple[str, ...] = ("assess", "plan", "render", "preflight", "verify", "doctor", "budget")
+VERBS: tuple[str, ...] = (
+    "demo",
+    "probe",
+    "assess",
+    "plan",
+    "render",
+    "status",
+    "preflight",
+    "verify",
+    "doctor",
+    "budget",
+)
 """Verbs in the order of the main job. Each is a module of this package with a function of the same name."""
 
 GROUPS: tuple[str, ...] = ("lab",)
 """Verbs that have verbs of their own: modules with a typer app named `app`."""
+
+INTERRUPTED, READER_GONE = 130, 141
+"""128 and the signal, as shells count."""
 
 for _verb in VERBS:
     app.command(_verb)(getattr(import_module(f"rankclock.cli.{_verb}"), _verb))
@@ -60,12 +74,13 @@ def _call() -> int:
     except TyperException as error:
         _say(error.format_message())
         return ExitCode.BAD_INPUT
-    except (typer.Abort, KeyboardInterrupt):
-        _say("interrupted")
-        return 130
-    except BrokenPipeError:
+    except typer.Abort:
+        result = INTERRUPTED
+    except SystemExit:  # typer's way to say that the reader of stdout is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return READER_GONE
+    if result == INTERRUPTED:  # typer's way to say Ctrl-C
+        _say("interrupted")
     return result if isinstance(result, int) else ExitCode.OK
 
 

@@ -1,0 +1,175 @@
+"""Watches every node of a lab: what its daemons claim and what was measured between nodes, beside the truth.
+
+One prober and one sampler run in each node; this side reads their lines and, because a lab knows the truth, adds it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rankclock.demo.timeline import Timeline
+from rankclock.errors import HostError
+from rankclock.lab import Lab, LabProcess
+from rankclock.report.record import Sample, Series, Standing
+from rankclock.timebase import ClockState, Judgement, Offset, SyncState
+
+__all__ = ["PROBE_PORT", "Watch"]
+
+PROBE_PORT = 4919
+SAMPLE_PERIOD_S = 0.5
+SETTLED_FOR_S = 5.0
+SETTLED_SAMPLES = 4
+"""One sample a second: five seconds within the budget hold at least four of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claim:
+    at_raw_ns: int
+    state: ClockState
+
+
+class _Lines:
+    """The JSON lines that a process in the lab has written since we last looked."""
+
+    def __init__(self, process: LabProcess) -> None:
+        self.process = process
+        self._read = 0
+
+    def new(self) -> list[dict[str, Any]]:
+        text = self.process.log_text()
+        if self.process.poll() is not None:
+            raise HostError(f"{self.process.name} on {self.process.node} has ended: {text[-300:].strip()!r}")
+        whole = text.rfind("\n") + 1
+        fresh, self._read = text[self._read : whole], whole
+        return [json.loads(line) for line in fresh.splitlines() if line.startswith("{")]
+
+
+class Watch:
+    """Everything seen of one lab's clocks, in the order seen. `reference`: the node whose clock is the truth's."""
+
+    def __init__(self, lab: Lab, timeline: Timeline, *, reference: str) -> None:
+        self.lab = lab
+        self.reference = reference
+        self.claims: dict[str, _Claim] = {}
+        self._timeline = timeline
+        self._samples: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+        self._probers: dict[str, _Lines] = {}
+        self._samplers: dict[str, _Lines] = {}
+        self.claimed_right = 0
+        self.claimed_wrong = 0
+
+    def start(self, peers: dict[str, tuple[str, ...]]) -> None:
+        """Starts probers and samplers in all nodes. peers: whom each node probes besides the reference."""
+        key = os.urandom(32).hex().encode()
+        addresses = {node.name: str(node.nics[0].address.ip) for node in self.lab.scenario.cluster.nodes}
+        for name, address in addresses.items():
+            self.lab.install(name, {"/etc/rankclock/key": key}, mode=0o600)
+            argv = [sys.executable, "-m", "rankclock.mesh.prober", "--node", name, "--bind", f"{address}:{PROBE_PORT}"]
+            argv += ["--key-file", "/etc/rankclock/key"]
+            wanted = dict.fromkeys((self.reference, *peers.get(name, ()))) if name != self.reference else {}
+            for peer in wanted:
+                argv += ["--peer", f"{peer}={addresses[peer]}:{PROBE_PORT}"]
+            argv += ["--out", "/proc/self/fd/1"] if wanted else ["--responder-only"]
+            self._probers[name] = _Lines(self.lab.spawn(name, argv))
+            if wanted:
+                sampler = [sys.executable, "-m", "rankclock.demo.sampler", name, str(SAMPLE_PERIOD_S)]
+                self._samplers[name] = _Lines(self.lab.spawn(name, sampler))
+
+    def look(self) -> None:
+        """Takes in what the nodes have written since the last look."""
+        for name, lines in self._samplers.items():
+            for line in lines.new():
+                self.claims[name] = _Claim(at_raw_ns=line["at_raw_ns"], state=ClockState.from_json(line["state"]))
+        for name, lines in self._probers.items():
+            for line in lines.new():
+                self._keep(name, line)
+
+    def _keep(self, name: str, line: dict[str, Any]) -> None:
+        measured = Offset.from_json(line["offset"])
+        truth_ns = self.lab.true_offset_ns(name, line["peer"], line["at_raw_ns"])
+        claim = self.claims.get(name)
+        if claim is not None and line["peer"] == self.reference:
+            claimed = claim.state.claimed
+            claim_truth_ns = self.lab.true_offset_ns(name, self.reference, claim.at_raw_ns)
+            if claimed.known:
+                right = claimed.contains(claim_truth_ns)
+                self.claimed_right += right
+                self.claimed_wrong += not right
+        else:
+            claimed = Offset.unknown("no claim is drawn here", reference=line["peer"], method="none")
+            claim_truth_ns = None
+        self._samples[name, line["peer"]].append(
+            Sample(
+                t_s=self._timeline.now_s(),
+                phase=self._timeline.phase_name,
+                measured=measured,
+                claimed=claimed,
+                true_ns=truth_ns,
+                claimed_true_ns=claim_truth_ns,
+            )
+        )
+
+    # ---- what is asked of it ----
+
+    def settled(self, budgets_ns: dict[str, int]) -> bool:
+        """Whether every named node's measured offset lay within its budget in each sample of the last five seconds."""
+        return all(self._node_settled(node, budget_ns) for node, budget_ns in budgets_ns.items())
+
+    def _node_settled(self, node: str, budget_ns: int) -> bool:
+        since_s = self._timeline.now_s() - SETTLED_FOR_S
+        recent = [sample for sample in self._samples[node, self.reference] if sample.t_s >= since_s]
+        return len(recent) >= SETTLED_SAMPLES and all(
+            sample.measured.judge(budget_ns) is Judgement.WITHIN for sample in recent
+        )
+
+    def latest(self, node: str) -> Offset:
+        """The newest measured offset of a node from the reference."""
+        samples = self._samples[node, self.reference]
+        if not samples:
+            return Offset.unknown("not measured yet", reference=self.reference, method="none")
+        return samples[-1].measured
+
+    def standings(self, nodes: Iterable[str]) -> tuple[Standing, ...]:
+        """How each clock stands now: claim, measurement and truth."""
+        return tuple(self._standing(node) for node in nodes)
+
+    def _standing(self, node: str) -> Standing:
+        measured = self.latest(node)
+        claim = self.claims.get(node)
+        unknown = Offset.unknown("nothing was read", reference="", method="none")
+        state = ClockState(
+            node=node,
+            state=claim.state.state if claim else SyncState.UNKNOWN,
+            owner=claim.state.owner if claim else "?",
+            source=claim.state.source if claim else "",
+            claimed=claim.state.claimed if claim else unknown,
+            measured=measured,
+            reasons=claim.state.reasons if claim else ("its daemons have not been read yet",),
+        )
+        samples = self._samples[node, self.reference]
+        return Standing(state=state, true_ns=samples[-1].true_ns if samples else None)
+
+    def series(self) -> tuple[Series, ...]:
+        """All samples, a series per node and reference."""
+        return tuple(
+            Series(node=node, reference=reference, samples=tuple(samples))
+            for (node, reference), samples in self._samples.items()
+        )
+
+    def coverage(self) -> tuple[int, int]:
+        """(measured bounds that contain the truth, measured bounds in all); unknown ones do not count."""
+        known = [
+            sample
+            for samples in self._samples.values()
+            for sample in samples
+            if sample.measured.known and sample.true_ns is not None
+        ]
+        return sum(sample.measured.contains(sample.true_ns) for sample in known if sample.true_ns is not None), len(
+            known
+        )

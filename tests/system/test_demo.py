@@ -1,0 +1,113 @@
+"""The main job as a stranger runs it, and what remains when it is ended at any point: nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rankclock.demo.main import why_no_lab
+
+DEMO = [sys.executable, "-m", "rankclock", "demo", "-o"]
+NO_SYS_TIME = ["setpriv", "--bounding-set=-sys_time", "--inh-caps=-sys_time"]
+
+
+@pytest.fixture(autouse=True)
+def a_lab_can_run() -> None:
+    why = why_no_lab()
+    if why is not None:
+        pytest.skip(why)
+
+
+def in_lab_processes() -> set[str]:
+    """Processes of any lab: they all carry the name of their node in the environment."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if b"RANKCLOCK_LAB_NODE=" in environment:
+                found.add(entry.name)
+    return found
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(240)
+def test_the_demo_runs_from_scenario_to_report_and_every_bound_contains_the_truth(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    done = subprocess.run([*NO_SYS_TIME, *DEMO, str(out)], capture_output=True, text=True, timeout=230, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    record = json.loads((out / "record.json").read_text(encoding="utf-8"))
+    assert {check["name"]: check["passed"] for check in record["checks"] if not check["passed"]} == {}
+    assert [plan["protocol"] for plan in record["plans"]] == ["ntp", "ptp-hardware"]
+    assert record["takeover"]["new"] == "time2"
+    assert {standing["state"]["state"] for plan in record["plans"] for standing in plan["standings"]} == {
+        "synchronised"
+    }
+    assert (out / "ptp/MANIFEST.json").exists()
+    assert 100_000 < (out / "report.html").stat().st_size < 8_000_000
+
+
+def interrupted(tmp_path: Path, *, after_s: float, number: int) -> None:
+    """Ends a demo after some seconds and looks for what it left."""
+    out = tmp_path / f"demo-{after_s}"
+    before = in_lab_processes()
+    process = subprocess.Popen(
+        [*NO_SYS_TIME, *DEMO, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(after_s)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode in (130, -number), said
+    deadline = time.monotonic() + 5
+    while in_lab_processes() - before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert in_lab_processes() - before == set()
+    if number != signal.SIGKILL:
+        assert list(tmp_path.iterdir()) == []
+        assert said.splitlines()[-1] == "rankclock: interrupted"
+        assert "Traceback" not in said
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(("after_s", "number"), [(3.0, signal.SIGINT), (8.0, signal.SIGTERM), (6.0, signal.SIGKILL)])
+def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path: Path, after_s: float, number: int) -> None:
+    interrupted(tmp_path, after_s=after_s, number=number)
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.05, 0.3, 0.7, 1.5, 4.2, 11.0, 19.0, 27.0, 45.0, 62.0])
+def test_a_demo_that_is_interrupted_at_any_point_leaves_nothing_behind(tmp_path: Path, after_s: float) -> None:
+    interrupted(tmp_path, after_s=after_s, number=signal.SIGINT)
+
+
+@pytest.mark.timeout(240)
+def test_without_the_daemons_ranks_on_loopback_still_run_and_what_was_left_out_is_said(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    code = (
+        "import sys\n"
+        "import rankclock.demo.main as m\n"
+        "from rankclock.errors import HostError\n"
+        "def none(name): raise HostError(f'{name} not found')\n"
+        "m.find_daemon = none\n"
+        "from rankclock.cli.main import run\n"
+        "sys.argv = ['rankclock', 'demo', '-o', sys.argv[1]]\n"
+        "run()\n"
+    )
+    done = subprocess.run(
+        [*NO_SYS_TIME, sys.executable, "-c", code, str(out)],
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stdout[-2000:] + done.stderr[-2000:]
+    record = json.loads((out / "record.json").read_text(encoding="utf-8"))
+    assert all(check["passed"] for check in record["checks"])
+    assert "chronyd not found" in record["left_out"][0]["why"]
+    assert (out / "report.html").exists()
