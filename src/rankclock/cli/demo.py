@@ -14,7 +14,7 @@ from rankclock.cli.output import err, out, print_json
 from rankclock.errors import ExitCode, HostError
 
 if TYPE_CHECKING:
-    from rankclock.report.record import RunRecord, Sample
+    from rankclock.report.record import RunRecord
 
 __all__ = ["demo"]
 
@@ -81,7 +81,7 @@ def _show(record: RunRecord, output: Path) -> None:
     tables = [text.status_table(plan, reference=record.reference) for plan in record.plans]
     tables += [text.matrix_table(matrix) for matrix in record.matrices]
     tables += [
-        text.errors_table(record, lambda series, sample: _group(sample), title="Errors against the truth"),
+        text.errors_table(record, title="Errors against the truth"),
         text.checks_table(record),
     ]
     takeover = text.takeover_table(record)
@@ -89,9 +89,3 @@ def _show(record: RunRecord, output: Path) -> None:
     for part in shown:
         out().print(part)
     out().print(f"report: {output}/report.html", markup=False)
-
-
-def _group(sample: Sample) -> str:
-    """What an error table of a demo tells apart: the plan that ran, and who stamped the probes."""
-    stamps = "user stamps" if sample.measured.method.startswith("two-way probes, user") else "kernel stamps"
-    return f"{sample.phase.partition(':')[0]}, {stamps}" if sample.measured.known else "not measured yet"

@@ -149,7 +149,7 @@ def _ptp(scenario: Scenario, reference: str, timeline: Timeline, gathered: _Gath
             taken = gathered.takeover.taken_over_s is not None
             budgets_ns = {name: stage.budget_ns(name) for name in _followers(stage)}
             gathered.check("the backup takes over", taken, f"new grandmaster: {gathered.takeover.new}")
-            within = watch.settled(budgets_ns)
+            within = taken and watch.settled(budgets_ns, after_s=gathered.takeover.taken_over_s or 0.0)
             gathered.check("after it every clock is within its budget", within, "measured for five seconds")
         watch.look()
         gathered.series += watch.series()

@@ -99,7 +99,7 @@ class Stage:
         """Waits until the nodes' measured offsets kept within their budgets for five seconds; False if not in time."""
         budgets_ns = {name: self.budget_ns(name) for name in names if name != self.watch.reference}
         began_s = self.timeline.now_s()
-        while not self.watch.settled(budgets_ns):
+        while not self.watch.settled(budgets_ns, after_s=began_s):
             if self.timeline.now_s() - began_s > SETTLE_LIMIT_S:
                 late = [name for name, budget in budgets_ns.items() if not self.watch.settled({name: budget})]
                 self.timeline.tell(

@@ -40,7 +40,11 @@ def kill_grandmaster(
     if taken_over_s is not None:
         timeline.tell(f"all {len(followers)} clocks follow {new} after {taken_over_s - killed_s:.1f} s", event=True)
     deadline_s = timeline.now_s() + SETTLED_WITHIN_S
-    while taken_over_s is not None and not watch.settled(dict(budgets_ns)) and timeline.now_s() < deadline_s:
+    while (
+        taken_over_s is not None
+        and not watch.settled(budgets_ns, after_s=taken_over_s)
+        and timeline.now_s() < deadline_s
+    ):
         watch.look()
         time.sleep(LOOK_EVERY_S)
     return Takeover(killed_s=killed_s, old=grandmaster, new=new, taken_over_s=taken_over_s)

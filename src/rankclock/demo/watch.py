@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,12 +117,16 @@ class Watch:
 
     # ---- what is asked of it ----
 
-    def settled(self, budgets_ns: dict[str, int]) -> bool:
-        """Whether every named node's measured offset lay within its budget in each sample of the last five seconds."""
-        return all(self._node_settled(node, budget_ns) for node, budget_ns in budgets_ns.items())
-
-    def _node_settled(self, node: str, budget_ns: int) -> bool:
+    def settled(self, budgets_ns: Mapping[str, int], *, after_s: float = 0.0) -> bool:
+        """Whether every named node's measured offset lay within its budget in each sample of the last five seconds,
+        all of them taken after `after_s`.
+        """
         since_s = self._timeline.now_s() - SETTLED_FOR_S
+        return since_s >= after_s and all(
+            self._node_settled(node, budget_ns, since_s) for node, budget_ns in budgets_ns.items()
+        )
+
+    def _node_settled(self, node: str, budget_ns: int, since_s: float) -> bool:
         recent = [sample for sample in self._samples[node, self.reference] if sample.t_s >= since_s]
         return len(recent) >= SETTLED_SAMPLES and all(
             sample.measured.judge(budget_ns) is Judgement.WITHIN for sample in recent

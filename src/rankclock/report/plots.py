@@ -11,6 +11,7 @@ from typing import Any
 
 from rankclock.report.record import RunRecord, Sample, Series
 from rankclock.report.summary import main_series, percentile, reach, takeover_window
+from rankclock.report.words import method_kind
 from rankclock.timebase import Offset
 
 __all__ = ["DRAWN_NODES", "DRAWN_SAMPLES", "compressed_core_ns", "offset_panels", "takeover_panels"]
@@ -82,10 +83,12 @@ def compressed_core_ns(panels: list[dict[str, Any]]) -> int:
 
 
 def _panel(series: Series, zero_s: float, most: int) -> dict[str, Any]:
-    methods = Counter(sample.measured.method for sample in series.samples if sample.measured.known)
+    methods = Counter(method_kind(sample.measured.method) for sample in series.samples if sample.measured.known)
     method = methods.most_common(1)[0][0] if methods else ""
     # One method a picture (its bands have one width), but a bound that missed the truth is shown whatever its method.
-    drawable = [s for s in series.samples if s.measured.method == method or not s.measured.known or _missed(s)]
+    drawable = [
+        s for s in series.samples if method_kind(s.measured.method) == method or not s.measured.known or _missed(s)
+    ]
     drawn = _thinned(drawable, most)
     return {
         "node": series.node,

@@ -15,7 +15,7 @@ from rich.text import Text
 from rankclock.report.record import Matrix, PlanRecord, RunRecord, Sample, Series, Standing
 from rankclock.report.summary import Errors, error_rows, matrix_misses, takeover_rows
 from rankclock.report.verdict import headline
-from rankclock.report.words import count, offset_words, signed_words, span_words
+from rankclock.report.words import count, method_kind, offset_words, signed_words, span_words
 from rankclock.timebase import Judgement, Offset, SyncState
 
 __all__ = [
@@ -115,7 +115,7 @@ def _matrix_cell(same: bool, cell: Offset, threshold_ns: int, missed: bool) -> T
 
 def errors_table(
     record: RunRecord,
-    label: Callable[[Series, Sample], str] = lambda _, sample: sample.measured.method,
+    label: Callable[[Series, Sample], str] = lambda _, sample: method_kind(sample.measured.method),
     *,
     title: str = "Errors and bounds",
 ) -> Table:

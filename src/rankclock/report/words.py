@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rankclock.timebase import Offset, format_offset_ns, format_span_ns
 
-__all__ = ["count", "offset_details", "offset_words", "percent", "plural", "signed_words", "span_words"]
+__all__ = ["count", "method_kind", "offset_details", "offset_words", "percent", "plural", "signed_words", "span_words"]
 
 
 def offset_words(offset: Offset) -> str:
@@ -35,6 +35,14 @@ def span_words(span_ns: int | None) -> str:
 def signed_words(offset_ns: int | None) -> str:
     """An offset that has no doubt (a lab's truth), or 'unknown'."""
     return "unknown" if offset_ns is None else format_offset_ns(offset_ns)
+
+
+def method_kind(method: str) -> str:
+    """The kind of a method, for grouping: its first two parts, as in 'two-way probes, kernel stamps'.
+
+    What follows is figures that change from sample to sample.
+    """
+    return ", ".join(method.split(", ")[:2])
 
 
 def count(number: int) -> str:
