@@ -150,6 +150,11 @@ for kind, option, form, unit in ((35, 1, "qq", 1), (29, 1, "qq", 1000), (37, FLA
     receiver.setsockopt(socket.SOL_SOCKET, kind, option)
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sender.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, FLAGS)
+    for warm_up in range(500):  # the kernel begins to stamp some time after it was asked to (a deferred static key)
+        sender.sendto(b"x", receiver.getsockname())
+        arrived = receiver.recvmsg(16, 512)[1]; sender.recvmsg(16, 512, socket.MSG_ERRQUEUE)
+        if any(what == kind for _, what, _ in arrived): break
+        time.sleep(0.002)
     for attempt in range(20):
         a = host_ns(); sender.sendto(b"x", receiver.getsockname()); b = host_ns()
         step_own_clock(3)  # between the packet's stamp and its reading

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rankclock.demo.timeline import Timeline
 from rankclock.demo.watch import Watch
@@ -31,7 +31,7 @@ def kill_grandmaster(
 
     names: clock identity to node name.
     """
-    before = {node: watch.claims[node].state.source for node in followers}
+    before = _sources(watch, followers)
     killed_s = timeline.now_s()
     lab.services[grandmaster, "ptp4l"].kill()
     timeline.tell("its ptp4l is killed (SIGKILL)", node=grandmaster, event=True)
@@ -54,7 +54,7 @@ def _followed(watch: Watch, timeline: Timeline, before: Mapping[str, str]) -> fl
     deadline_s = timeline.now_s() + FOLLOWED_WITHIN_S
     while timeline.now_s() < deadline_s:
         watch.look()
-        sources = {node: watch.claims[node].state.source for node in before}
+        sources = _sources(watch, before)
         if (
             all(sources[node] not in ("", source) for node, source in before.items())
             and len(set(sources.values())) == 1
@@ -65,5 +65,11 @@ def _followed(watch: Watch, timeline: Timeline, before: Mapping[str, str]) -> fl
 
 
 def _one_source(watch: Watch, followers: Sequence[str], names: Mapping[str, str]) -> str:
-    source = watch.claims[followers[0]].state.source
+    source = _sources(watch, followers)[followers[0]]
     return names.get(source, source)
+
+
+def _sources(watch: Watch, nodes: Iterable[str]) -> dict[str, str]:
+    """Whom each node says it follows; '' where it follows nobody or was not read."""
+    claims = {node: watch.claim(node) for node in nodes}
+    return {node: claim.source if claim else "" for node, claim in claims.items()}

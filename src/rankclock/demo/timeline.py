@@ -25,10 +25,17 @@ class Timeline:
         """Seconds since the run began."""
         return (time.monotonic_ns() - self._started_ns) / 1e9
 
-    @property
-    def phase_name(self) -> str:
-        """The phase that is going on, '' between phases."""
-        return self._open[0] if self._open else ""
+    def at_s(self, host_ns: int) -> float:
+        """Where an instant of the harness's CLOCK_MONOTONIC lies on the run's clock."""
+        return (host_ns - self._started_ns) / 1e9
+
+    def phase_at(self, t_s: float) -> str:
+        """The phase that went on then, '' between phases."""
+        if self._open and t_s >= self._open[1]:
+            return self._open[0]
+        return next(
+            (phase.name for phase in reversed(self._phases) if phase.started_s <= t_s <= (phase.ended_s or t_s)), ""
+        )
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

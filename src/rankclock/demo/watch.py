@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rankclock.demo.timeline import Timeline
@@ -56,13 +57,11 @@ class Watch:
     def __init__(self, lab: Lab, timeline: Timeline, *, reference: str) -> None:
         self.lab = lab
         self.reference = reference
-        self.claims: dict[str, _Claim] = {}
         self._timeline = timeline
+        self._claims: dict[str, list[_Claim]] = defaultdict(list)
         self._samples: dict[tuple[str, str], list[Sample]] = defaultdict(list)
         self._probers: dict[str, _Lines] = {}
         self._samplers: dict[str, _Lines] = {}
-        self.claimed_right = 0
-        self.claimed_wrong = 0
 
     def start(self, peers: dict[str, tuple[str, ...]]) -> None:
         """Starts probers and samplers in all nodes. peers: whom each node probes besides the reference."""
@@ -77,43 +76,52 @@ class Watch:
                 argv += ["--peer", f"{peer}={addresses[peer]}:{PROBE_PORT}"]
             argv += ["--out", "/proc/self/fd/1"] if wanted else ["--responder-only"]
             self._probers[name] = _Lines(self.lab.spawn(name, argv))
+            for peer in wanted:
+                self._begin(name, peer)
             if wanted:
                 sampler = [sys.executable, "-m", "rankclock.demo.sampler", name, str(SAMPLE_PERIOD_S)]
                 self._samplers[name] = _Lines(self.lab.spawn(name, sampler))
 
+    def _begin(self, name: str, peer: str) -> None:
+        """Every series begins unknown: no line joins it to what another lab's clock of that name did."""
+        nothing = Offset.unknown("a fresh lab: not measured yet", reference=peer, method="none")
+        t_s = self._timeline.now_s()
+        self._samples[name, peer].append(Sample(t_s=t_s, phase=self._timeline.phase_at(t_s), measured=nothing))
+
     def look(self) -> None:
         """Takes in what the nodes have written since the last look."""
         for name, lines in self._samplers.items():
-            for line in lines.new():
-                self.claims[name] = _Claim(at_raw_ns=line["at_raw_ns"], state=ClockState.from_json(line["state"]))
+            self._claims[name] += [
+                _Claim(at_raw_ns=line["at_raw_ns"], state=ClockState.from_json(line["state"])) for line in lines.new()
+            ]
         for name, lines in self._probers.items():
             for line in lines.new():
                 self._keep(name, line)
 
+    def claim(self, node: str) -> ClockState | None:
+        """What the node's daemons claimed last; None where they have not been read yet."""
+        claims = self._claims[node]
+        return claims[-1].state if claims else None
+
     def _keep(self, name: str, line: dict[str, Any]) -> None:
-        measured = Offset.from_json(line["offset"])
-        truth_ns = self.lab.true_offset_ns(name, line["peer"], line["at_raw_ns"])
-        claim = self.claims.get(name)
-        if claim is not None and line["peer"] == self.reference:
-            claimed = claim.state.claimed
-            claim_truth_ns = self.lab.true_offset_ns(name, self.reference, claim.at_raw_ns)
-            if claimed.known:
-                right = claimed.contains(claim_truth_ns)
-                self.claimed_right += right
-                self.claimed_wrong += not right
-        else:
-            claimed = Offset.unknown("no claim is drawn here", reference=line["peer"], method="none")
-            claim_truth_ns = None
-        self._samples[name, line["peer"]].append(
+        at_raw_ns, peer = line["at_raw_ns"], line["peer"]
+        t_s = self._timeline.at_s(self.lab.clock(name).host_at_raw(at_raw_ns))
+        claim = self._claim_before(name, at_raw_ns) if peer == self.reference else None
+        self._samples[name, peer].append(
             Sample(
-                t_s=self._timeline.now_s(),
-                phase=self._timeline.phase_name,
-                measured=measured,
-                claimed=claimed,
-                true_ns=truth_ns,
-                claimed_true_ns=claim_truth_ns,
+                t_s=t_s,
+                phase=self._timeline.phase_at(t_s),
+                measured=Offset.from_json(line["offset"]),
+                claimed=claim.state.claimed if claim else None,
+                true_ns=self.lab.true_offset_ns(name, peer, at_raw_ns),
+                claimed_true_ns=self.lab.true_offset_ns(name, self.reference, claim.at_raw_ns) if claim else None,
             )
         )
+
+    def _claim_before(self, name: str, at_raw_ns: int) -> _Claim | None:
+        """The newest claim that was read before that instant."""
+        place = bisect_right(self._claims[name], at_raw_ns, key=lambda claim: claim.at_raw_ns)
+        return self._claims[name][place - 1] if place else None
 
     # ---- what is asked of it ----
 
@@ -132,48 +140,26 @@ class Watch:
             sample.measured.judge(budget_ns) is Judgement.WITHIN for sample in recent
         )
 
-    def latest(self, node: str) -> Offset:
-        """The newest measured offset of a node from the reference."""
-        samples = self._samples[node, self.reference]
-        if not samples:
-            return Offset.unknown("not measured yet", reference=self.reference, method="none")
-        return samples[-1].measured
-
     def standings(self, nodes: Iterable[str]) -> tuple[Standing, ...]:
         """How each clock stands now: claim, measurement and truth."""
         return tuple(self._standing(node) for node in nodes)
 
     def _standing(self, node: str) -> Standing:
-        measured = self.latest(node)
-        claim = self.claims.get(node)
-        unknown = Offset.unknown("nothing was read", reference="", method="none")
-        state = ClockState(
+        last = self._samples[node, self.reference][-1]
+        state = self.claim(node) or ClockState(
             node=node,
-            state=claim.state.state if claim else SyncState.UNKNOWN,
-            owner=claim.state.owner if claim else "?",
-            source=claim.state.source if claim else "",
-            claimed=claim.state.claimed if claim else unknown,
-            measured=measured,
-            reasons=claim.state.reasons if claim else ("its daemons have not been read yet",),
+            state=SyncState.UNKNOWN,
+            owner="?",
+            source="",
+            claimed=Offset.unknown("nothing was read", reference="", method="none"),
+            measured=last.measured,
+            reasons=("its daemons have not been read yet",),
         )
-        samples = self._samples[node, self.reference]
-        return Standing(state=state, true_ns=samples[-1].true_ns if samples else None)
+        return Standing(state=replace(state, measured=last.measured), true_ns=last.true_ns)
 
     def series(self) -> tuple[Series, ...]:
         """All samples, a series per node and reference."""
         return tuple(
             Series(node=node, reference=reference, samples=tuple(samples))
             for (node, reference), samples in self._samples.items()
-        )
-
-    def coverage(self) -> tuple[int, int]:
-        """(measured bounds that contain the truth, measured bounds in all); unknown ones do not count."""
-        known = [
-            sample
-            for samples in self._samples.values()
-            for sample in samples
-            if sample.measured.known and sample.true_ns is not None
-        ]
-        return sum(sample.measured.contains(sample.true_ns) for sample in known if sample.true_ns is not None), len(
-            known
         )
