@@ -231,7 +231,7 @@ def _error_tables(record: RunRecord) -> list[dict[str, Any]]:
             "title": "By phase and method",
             "heads": ("phase", "measured by"),
             "rows": sorted(
-                error_rows(record, lambda _, s: (s.phase, words.method_kind(s.measured.method))), key=by_phase
+                error_rows(record, lambda _, s: (s.phase, words.method_kind(s.measured))), key=by_phase
             ),
         },
         {

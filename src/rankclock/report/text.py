@@ -115,7 +115,7 @@ def _matrix_cell(same: bool, cell: Offset, threshold_ns: int, missed: bool) -> T
 
 def errors_table(
     record: RunRecord,
-    label: Callable[[Series, Sample], str] = lambda _, sample: method_kind(sample.measured.method),
+    label: Callable[[Series, Sample], str] = lambda _, sample: method_kind(sample.measured),
     *,
     title: str = "Errors and bounds",
 ) -> Table:

@@ -37,12 +37,12 @@ def signed_words(offset_ns: int | None) -> str:
     return "unknown" if offset_ns is None else format_offset_ns(offset_ns)
 
 
-def method_kind(method: str) -> str:
+def method_kind(offset: Offset) -> str:
     """The kind of a method, for grouping: its first two parts, as in 'two-way probes, kernel stamps'.
 
     What follows is figures that change from sample to sample.
     """
-    return ", ".join(method.split(", ")[:2])
+    return ", ".join(offset.method.split(", ")[:2]) if offset.known else "unknown"
 
 
 def count(number: int) -> str:
