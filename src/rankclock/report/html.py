@@ -230,9 +230,7 @@ def _error_tables(record: RunRecord) -> list[dict[str, Any]]:
         {
             "title": "By phase and method",
             "heads": ("phase", "measured by"),
-            "rows": sorted(
-                error_rows(record, lambda _, s: (s.phase, words.method_kind(s.measured))), key=by_phase
-            ),
+            "rows": sorted(error_rows(record, lambda _, s: (s.phase, words.method_kind(s.measured))), key=by_phase),
         },
         {
             "title": "By node",

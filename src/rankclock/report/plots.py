@@ -86,9 +86,7 @@ def _panel(series: Series, zero_s: float, most: int) -> dict[str, Any]:
     methods = Counter(method_kind(sample.measured) for sample in series.samples if sample.measured.known)
     method = methods.most_common(1)[0][0] if methods else ""
     # One method a picture (its bands have one width), but a bound that missed the truth is shown whatever its method.
-    drawable = [
-        s for s in series.samples if method_kind(s.measured) == method or not s.measured.known or _missed(s)
-    ]
+    drawable = [s for s in series.samples if method_kind(s.measured) == method or not s.measured.known or _missed(s)]
     drawn = _thinned(drawable, most)
     return {
         "node": series.node,
