@@ -165,7 +165,7 @@ def test_on_an_idle_path_kernel_stamps_are_off_by_less_than_half_a_microsecond(r
     assert len(idle) >= 18
     assert statistics.median(one.error_ns for one in idle) <= 500
     assert statistics.median(one.offset.bound_ns or 0 for one in idle) <= 5_000
-    # A stamp that the kernel hands over too late on a busy machine is replaced by the process's, and the method says so.
+    # A stamp that a busy kernel hands over too late is replaced by the process's, and the method says so.
     assert all(one.offset.method.startswith("two-way probes, kernel stamps, ") for one in idle)
 
 
