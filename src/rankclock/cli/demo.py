@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankclock.cli.output import err, out, print_json
-from rankclock.errors import ExitCode, HostError
+from rankclock.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from rankclock.report.record import RunRecord
@@ -67,12 +67,14 @@ def _interrupt(_number: int, _frame: object) -> None:
 def _work_folder(output: Path) -> Path:
     """Beside the target, so that the result is renamed into place whole. Refuses to replace what is no demo's."""
     if output.exists() and not (output / "record.json").exists() and any(output.iterdir()):
-        raise HostError(f"{output} holds other things than a demo's result: choose another folder with -o")
+        raise UserError(f"{output} holds other things than a demo's result: choose another folder with -o")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
     except OSError as error:
-        raise HostError(f"{output.parent}: {error.strerror}; choose a folder that can be written with -o") from error
+        raise UserError(
+            f"{output.parent}: cannot write there: {error.strerror}; choose another folder with -o"
+        ) from error
 
 
 def _show(record: RunRecord, output: Path) -> None:

@@ -47,12 +47,15 @@ def probe(
 
 def _show(found: dict[str, Any]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table("fact", "value", "read from", title=f"{found['node']}", title_justify="left")
+    table = Table(title=str(found["node"]), title_justify="left")
+    for head in ("fact", "value", "read from"):
+        table.add_column(head, overflow="fold")
     for key, fact in found["facts"].items():
         value = f"unknown: {fact['why']}" if fact["value"] is None else _words(fact["value"])
-        table.add_row(key, value, fact["source"])
-    out().print(table, markup=False)
+        table.add_row(*(Text(part) for part in (key, value, fact["source"])))
+    out().print(table)
 
 
 def _words(value: Any) -> str:

@@ -94,7 +94,9 @@ def _show(rows: list[StatusRow]) -> None:
         for index, column in enumerate(COLUMNS)
         if (column != "truth" or with_truth) and (column != "role" or with_roles)
     ]
-    table = Table(*(COLUMNS[index] for index in shown))
+    table = Table()
+    for index in shown:
+        table.add_column(COLUMNS[index], overflow="fold")
     for row in rows:
         texts = cells(row)
         table.add_row(
