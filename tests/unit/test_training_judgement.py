@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from rankclock.diagnosis.tolerances import TRAINING, Direction, broken_by
 from rankclock.errors import ExitCode, PeerError, UserError
 from rankclock.mesh.matrix import PairwiseOffsets
 from rankclock.timebase import NS_PER_MS, NS_PER_S, NS_PER_US, Judgement, Offset
@@ -20,7 +21,6 @@ from rankclock.training.peers import FULL_MESH_UP_TO, choose_peers
 from rankclock.training.preflight import Level, Limits, Preflight, judge_start
 from rankclock.training.roster import Member
 from rankclock.training.tables import hosts_table, verification_table, worst_table
-from rankclock.training.tolerances import TOLERANCES, Direction, broken_by
 from rankclock.training.verify import Verification, format_limit, judge
 from rankclock.training.whoami import is_own_address, own_index
 
@@ -232,9 +232,9 @@ def broken_at(offset_ns: int, bound_ns: int = 0) -> dict[str, bool]:
     return {one.tolerance.component: one.certain for one in broken_by(offset)}
 
 
-@pytest.mark.parametrize("tolerance", TOLERANCES, ids=lambda one: one.component)
+@pytest.mark.parametrize("tolerance", TRAINING, ids=lambda one: one.component)
 def test_each_tolerance_breaks_at_its_limit_and_on_its_side_only(tolerance: object) -> None:
-    from rankclock.training.tolerances import Tolerance
+    from rankclock.diagnosis.tolerances import Tolerance
 
     assert isinstance(tolerance, Tolerance)
     at_ns = tolerance.breaks_at_ns

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from rankclock.diagnosis.tolerances import Broken, broken_by
 from rankclock.errors import ExitCode
 from rankclock.timebase import NS_PER_MS, NS_PER_S, Judgement, Offset
 from rankclock.training.measurement import JobClock, Measurement
-from rankclock.training.tolerances import Broken, broken_by
 from rankclock.training.verify import describe_pair, format_limit
 
 __all__ = ["HostFinding", "Level", "Limits", "Preflight", "judge_start"]
