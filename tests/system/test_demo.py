@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from rankclock.demo.main import why_no_lab
 
 DEMO = [sys.executable, "-m", "rankclock", "demo", "-o"]
+TAG = "RANKCLOCK_TEST_DEMO"
 NO_SYS_TIME = ["setpriv", "--bounding-set=-sys_time", "--inh-caps=-sys_time"]
 
 
@@ -24,8 +26,16 @@ def a_lab_can_run() -> None:
         pytest.skip(why)
 
 
-def in_lab_processes() -> set[str]:
-    """Processes of any lab: they all carry the name of their node in the environment."""
+IMPAIRED = """links:
+  - {node: gpu3, nic: eth0, delay_ns: 1000000, asymmetry_ns: 2000000}
+  - {node: gpu4, nic: eth0, delay_ns: 20000, loss: 0.3}
+  - {node: leaf2, nic: eth0, delay_ns: 50000, jitter_ns: 30000}
+"""
+
+
+def in_lab_processes(out: Path) -> set[str]:
+    """Processes of the lab of one demo: whatever it starts inherits TAG."""
+    mark = f"{TAG}={out}".encode()
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -33,7 +43,7 @@ def in_lab_processes() -> set[str]:
                 environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if b"RANKCLOCK_LAB_NODE=" in environment:
+            if mark in environment.split(b"\0") and b"RANKCLOCK_LAB_NODE=" in environment:
                 found.add(entry.name)
     return found
 
@@ -58,18 +68,23 @@ def test_the_demo_runs_from_scenario_to_report_and_every_bound_contains_the_trut
 def interrupted(tmp_path: Path, *, after_s: float, number: int) -> None:
     """Ends a demo after some seconds and looks for what it left."""
     out = tmp_path / f"demo-{after_s}"
-    before = in_lab_processes()
     process = subprocess.Popen(
-        [*NO_SYS_TIME, *DEMO, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    time.sleep(after_s)
+        [*NO_SYS_TIME, *DEMO, str(out)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | {TAG: str(out)},
+    )  # fmt: skip
+    deadline = time.monotonic() + after_s
+    lab_seen = False
+    while time.monotonic() < deadline:
+        lab_seen = lab_seen or bool(in_lab_processes(out))
+        time.sleep(0.05)
+    assert lab_seen or after_s < 3
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
     assert process.returncode in (130, -number), said
     deadline = time.monotonic() + 5
-    while in_lab_processes() - before and time.monotonic() < deadline:
+    while in_lab_processes(out) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert in_lab_processes() - before == set()
+    assert in_lab_processes(out) == set()
     if number != signal.SIGKILL:
         assert list(tmp_path.iterdir()) == []
         assert said.splitlines()[-1] == "rankclock: interrupted"
@@ -87,6 +102,23 @@ def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path: Path, after_s: flo
 @pytest.mark.parametrize("after_s", [0.05, 0.3, 0.7, 1.5, 4.2, 11.0, 19.0, 27.0, 45.0, 62.0])
 def test_a_demo_that_is_interrupted_at_any_point_leaves_nothing_behind(tmp_path: Path, after_s: float) -> None:
     interrupted(tmp_path, after_s=after_s, number=signal.SIGINT)
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_on_impaired_paths_checks_fail_by_name_and_every_bound_still_contains_the_truth(tmp_path: Path) -> None:
+    scenario = tmp_path / "impaired.yaml"
+    scenario.write_text(Path("examples/lab.yaml").read_text(encoding="utf-8").replace("links: []\n", IMPAIRED))
+    out = tmp_path / "demo"
+    done = subprocess.run(
+        [*NO_SYS_TIME, *DEMO[:-1], str(scenario), "-o", str(out)],
+        capture_output=True, text=True, timeout=580, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
+    passed = {check["name"]: check["passed"] for check in json.loads((out / "record.json").read_text())["checks"]}
+    assert passed["every measured bound contains the truth"]
+    assert "verify: NTP (CANNOT BE TOLD at 1 ms" in done.stdout + done.stderr
 
 
 @pytest.mark.timeout(240)
