@@ -66,12 +66,14 @@ def test_the_demo_runs_from_scenario_to_report_and_every_bound_contains_the_trut
 
 
 def interrupted(tmp_path: Path, *, after_s: float, number: int) -> None:
-    """Ends a demo after some seconds and looks for what it left."""
+    """Ends a demo some seconds after its first word and looks for what it left."""
     out = tmp_path / f"demo-{after_s}"
     process = subprocess.Popen(
         [*NO_SYS_TIME, *DEMO, str(out)],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | {TAG: str(out)},
     )  # fmt: skip
+    assert process.stderr is not None
+    first = process.stderr.readline()
     deadline = time.monotonic() + after_s
     lab_seen = False
     while time.monotonic() < deadline:
@@ -80,7 +82,7 @@ def interrupted(tmp_path: Path, *, after_s: float, number: int) -> None:
     assert lab_seen or after_s < 3
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
-    assert process.returncode in (130, -number), said
+    assert process.returncode in (130, -number), first + said
     deadline = time.monotonic() + 5
     while in_lab_processes(out) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -119,6 +121,20 @@ def test_on_impaired_paths_checks_fail_by_name_and_every_bound_still_contains_th
     passed = {check["name"]: check["passed"] for check in json.loads((out / "record.json").read_text())["checks"]}
     assert passed["every measured bound contains the truth"]
     assert "verify: NTP (CANNOT BE TOLD at 1 ms" in done.stdout + done.stderr
+
+
+def test_an_interrupt_while_the_program_is_still_loading_is_one_line() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'rankclock.cli.main': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from rankclock.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "rankclock: interrupted\n")
 
 
 @pytest.mark.timeout(240)
