@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rankclock.clockmath.relation import Relation
 from rankclock.timebase import Offset
+from rankclock.timebase.clock_record import ClockLine
 
-__all__ = ["Action", "Address", "ArmTimer", "Arrival", "Departure", "Event", "Measured", "Notice", "Send"]
+__all__ = ["Action", "Address", "ArmTimer", "Arrival", "Departure", "Event", "Measured", "Notice", "Published", "Send"]
 
 Address = tuple[str, int]
 """Numeric host and UDP port."""
@@ -77,6 +79,8 @@ class Event(StrEnum):
     CLOCK_STEPPED = "clock stepped"
     PEER_CLOCK_STEPPED = "peer's clock stepped"
     RATE_CHANGED = "rate changed"
+    REFERENCE_CHANGED = "reference changed"
+    CONTRADICTED = "peer contradicted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,4 +93,27 @@ class Notice:
     detail: str
 
 
-Action = Send | ArmTimer | Measured | Notice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """How this node's clock stands to cluster time, for the ranks that read it.
+
+    at_raw_ns: when this was written. relation: local RAW - cluster time, None where unknown; then `why` says so.
+    line: the next line of the history, where there is one. reference: the clock that cluster time runs on; epoch counts
+    its changes. confirmed_raw_ns: local RAW when something last came from it, by any way. hops: clocks on the way to
+    it. exchanges, user_stamped: what the relation rests on. odd: ways left out because they contradict the others.
+    """
+
+    at_raw_ns: int
+    relation: Relation | None
+    line: ClockLine | None
+    reference: str
+    epoch: int
+    confirmed_raw_ns: int
+    why: str = ""
+    hops: int = 0
+    exchanges: int = 0
+    user_stamped: int = 0
+    odd: int = 0
+
+
+Action = Send | ArmTimer | Measured | Notice | Published

@@ -9,7 +9,7 @@ import select
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rankclock.mesh.actions import Action, ArmTimer, Arrival, Departure, Measured, Notice, Send
+from rankclock.mesh.actions import Action, ArmTimer, Arrival, Departure, Measured, Notice, Published, Send
 from rankclock.mesh.clocks import read_clocks, read_raw_ns
 from rankclock.mesh.machine import ProbeMachine
 from rankclock.mesh.stamps import Received, StampedSocket
@@ -44,11 +44,13 @@ class Driver:
         *,
         on_measured: Callable[[Measured], None],
         on_notice: Callable[[Notice], None],
+        on_published: Callable[[Published], None] = lambda _: None,
     ) -> None:
         self._machine = machine
         self._sockets = sockets
         self._on_measured = on_measured
         self._on_notice = on_notice
+        self._on_published = on_published
         self._timer_ns = 0
         self._sent: dict[bytes, _Sent] = {}
         self._read()
@@ -94,6 +96,8 @@ class Driver:
                     self._on_measured(action)
                 case Notice():
                     self._on_notice(action)
+                case Published():
+                    self._on_published(action)
         if sent:
             self._departures()
 
@@ -151,6 +155,5 @@ class Driver:
             self._machine.handle_departure(sent.ticket, departure)
 
     def _read(self) -> None:
-        for action in self._machine.handle_reading(read_clocks()):
-            if isinstance(action, Notice):
-                self._on_notice(action)
+        # Nothing is sent because of a reading: what it leads to is told and published.
+        self.perform(self._machine.handle_reading(read_clocks()))

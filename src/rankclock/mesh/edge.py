@@ -29,7 +29,10 @@ BURST_NS = 10_000_000
 
 
 class Edge:
-    """What is known of one peer. All instants are local RAW unless their name says otherwise."""
+    """What is known of one peer. All instants are local RAW unless their name says otherwise.
+
+    solved: what the last sample concluded of the two RAW clocks.
+    """
 
     def __init__(self, *, peer: str, address: Address, settings: ProbeSettings) -> None:
         self.peer = peer
@@ -41,6 +44,7 @@ class Edge:
         self.silent_bursts = 0
         self.lost = False
         self.window = EdgeWindow(settings)
+        self.solved: Solution | Infeasible | None = None
         self.unsent: deque[int] = deque()
         self._settings = settings
         self._open: OrderedDict[int, tuple[Probe, Burst]] = OrderedDict()
@@ -97,13 +101,22 @@ class Edge:
     def forget(self) -> None:
         """The peer's clock is another one: nothing measured before says anything about it."""
         self.window.clear()
+        self.solved = None
         self._open.clear()
         self._peer_track = RealtimeTrack(keep=64)
 
     def sample(self, track: RealtimeTrack, now_ns: int) -> Offset:
         """The offset at an instant of the last burst, or why it is unknown."""
         heard, self._heard_since_sample = self._heard_since_sample, False
-        return self._offset(self._solve(), track, now_ns) if heard else self._unknown(self._why_silent(now_ns))
+        if not heard:
+            return self._unknown(self._why_silent(now_ns))
+        self.solved = self._solve()
+        return self._offset(self.solved, track, now_ns)
+
+    @property
+    def last_answer_ns(self) -> int | None:
+        """When the peer last answered."""
+        return self._last_answer_ns
 
     def report(self, track: RealtimeTrack, now_ns: int) -> EdgeReport:
         """Everything known, for combining with other nodes' reports."""

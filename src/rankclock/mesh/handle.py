@@ -80,8 +80,23 @@ class Prober:
             _end(child)
             raise
 
-    def connect(self, *, peers: Mapping[str, tuple[str, int]], key: bytes) -> None:
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._child.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._child.pid
+
+    def connect(
+        self, *, peers: Mapping[str, tuple[str, int]], key: bytes, timescale: Mapping[str, Any] | None = None
+    ) -> None:
         """Begin to answer and to probe. `peers`: node name to (numeric address, port); may be empty (answer only).
+
+        timescale: follow cluster time and publish it (`rankclock.mesh.prober` says what it holds); only measure without
+        it.
 
         Names must be those that the peers were started with: they are part of what is authenticated. The key has 16
         bytes or more. May be called again: with the same key, peers that stay keep what was measured of them.
@@ -91,7 +106,8 @@ class Prober:
             raise UserError(f"a probe key has {MIN_KEY_BYTES} bytes or more, this one has {len(key)}")
         for name, (host, port) in peers.items():
             _check_address(name, host, port)
-        self._ask({"peers": {name: list(address) for name, address in peers.items()}, "key": key.hex()})
+        command = {"peers": {name: list(address) for name, address in peers.items()}, "key": key.hex()}
+        self._ask(command if timescale is None else {**command, "timescale": dict(timescale)})
         self._connected = True
 
     def measure(self, *, for_s: float) -> NodeReport:

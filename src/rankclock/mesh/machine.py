@@ -17,6 +17,7 @@ from rankclock.clockmath.realtime import Reading, RealtimeTrack
 from rankclock.errors import DecodeError
 from rankclock.mesh.actions import Action, Address, ArmTimer, Arrival, Departure, Event, Measured, Notice, Send
 from rankclock.mesh.edge import Edge
+from rankclock.mesh.follower import Follower
 from rankclock.mesh.report import NodeReport
 from rankclock.mesh.responder import Responder, Served
 from rankclock.mesh.settings import ProbeSettings
@@ -46,6 +47,7 @@ class ProbeMachine:
 
     kernel_stamps: whether the kernel stamps here. Where it does not, a burst's probes leave one by one, each after the
     answer to the one before: stamped by the process, a burst sent at once would only measure how it is worked off.
+    follower: follows cluster time, where the node takes part in one.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class ProbeMachine:
         session: int,
         kernel_stamps: bool,
         settings: ProbeSettings | None = None,
+        follower: Follower | None = None,
     ) -> None:
         self.node = node
         self.clock_id = clock_id
         self.counters: dict[str, int] = {}
         self._kernel_stamps = kernel_stamps
         self._settings = settings or ProbeSettings()
+        self._follower = follower
         self._key = key
         self._session = session
         self._tag = tag_of(node)
@@ -98,11 +102,17 @@ class ProbeMachine:
     def handle_reading(self, reading: Reading) -> list[Action]:
         """The clocks of this node were read."""
         step = self._track.add(reading)
+        actions: list[Action] = []
+        if self._follower is not None:
+            actions += self._follower.handle_reading(reading, stepped=step is not None)
         if step is None:
-            return []
+            return actions
         self._count("own clock stepped")
         detail = f"CLOCK_REALTIME was set by {step.lo_ns} to {step.hi_ns} ns"
-        return [Notice(event=Event.CLOCK_STEPPED, about=self.node, at_raw_ns=step.before_raw_ns, detail=detail)]
+        return [
+            *actions,
+            Notice(event=Event.CLOCK_STEPPED, about=self.node, at_raw_ns=step.before_raw_ns, detail=detail),
+        ]
 
     def handle_timer(self, now_ns: int) -> list[Action]:
         """The armed instant has come: send what is due, sample what is due, arm the next."""
@@ -220,6 +230,8 @@ class ProbeMachine:
         actions: list[Action] = []
         if edge.clock is not None and edge.clock != reply.clock:
             edge.forget()
+            if self._follower is not None:
+                self._follower.handle_replaced(edge.peer)
             detail = f"its clock is now {reply.clock:016x}"
             edge.clock = reply.clock
             return [Notice(event=Event.PEER_CLOCK_REPLACED, about=edge.peer, at_raw_ns=now_ns, detail=detail)]
@@ -228,6 +240,8 @@ class ProbeMachine:
             actions.append(Notice(event=Event.PEER_RETURNED, about=edge.peer, at_raw_ns=now_ns, detail="it answers"))
         stamp, kernel = self._arrival_stamp(arrival, departed_ns)
         step = edge.replied(reply, stamp, kernel=kernel, now_ns=now_ns)
+        if self._follower is not None:
+            self._follower.handle_belief(edge.peer, reply.belief, now_ns)
         if step is not None:
             detail = f"its CLOCK_REALTIME was set by {step.lo_ns} to {step.hi_ns} ns"
             actions.append(Notice(event=Event.PEER_CLOCK_STEPPED, about=edge.peer, at_raw_ns=now_ns, detail=detail))
@@ -242,6 +256,8 @@ class ProbeMachine:
         if edge.window.rate_changes > changes:
             detail = "its rate against this node's clock jumped; what was measured before is forgotten"
             actions.append(Notice(event=Event.RATE_CHANGED, about=edge.peer, at_raw_ns=now_ns, detail=detail))
+        if self._follower is not None:
+            actions += self._follower.handle_sampled(self._edges.values(), now_ns)
         return actions
 
     # ---- answering ----
@@ -271,6 +287,7 @@ class ProbeMachine:
             real_ns=reading.real_ns,
             raw_after_ns=reading.raw_after_ns,
             records=records,
+            belief=None if self._follower is None else self._follower.belief(reading.raw_after_ns),
         )
         return encode_datagram(datagram, self._key)
 

@@ -22,8 +22,12 @@ from rankclock.errors import ExitCode, HostError, RankclockError, UserError
 from rankclock.mesh.actions import Address, Measured, Notice
 from rankclock.mesh.clocks import clock_identity, read_clocks
 from rankclock.mesh.driver import Driver
+from rankclock.mesh.follower import Follower
 from rankclock.mesh.machine import ProbeMachine
+from rankclock.mesh.settings import ProbeSettings
+from rankclock.mesh.share import ShareWriter
 from rankclock.mesh.stamps import StampedSocket, parse_address
+from rankclock.mesh.timescale import Role, Timescale
 from rankclock.wire.probe import MIN_KEY_BYTES
 
 __all__ = ["main"]
@@ -116,8 +120,7 @@ def _obey(options: argparse.Namespace) -> int:
             if "peers" in command:
                 if machine is None or driver is None or command["key"] != key:
                     key = command["key"]
-                    machine = _machine(options.node, bytes.fromhex(key), sockets[0])
-                    driver = Driver(machine, sockets, on_measured=lambda _: None, on_notice=_tell)
+                    machine, driver = _begin(options.node, command, sockets)
                     driver.watch(commands.fd)
                 peers = {name: (host, port) for name, (host, port) in command["peers"].items()}
                 driver.perform(machine.handle_peers(peers, read_clocks().raw_after_ns))
@@ -156,9 +159,39 @@ def _open_sockets(options: argparse.Namespace) -> list[StampedSocket]:
     return StampedSocket.open_paths(address, count=options.paths, user_stamps=options.user_stamps)
 
 
-def _machine(node: str, key: bytes, socket: StampedSocket) -> ProbeMachine:
-    session = int.from_bytes(os.urandom(8), "big")
-    return ProbeMachine(node=node, clock_id=clock_identity(), key=key, session=session, kernel_stamps=socket.kernel)
+def _machine(
+    node: str,
+    key: bytes,
+    socket: StampedSocket,
+    *,
+    settings: ProbeSettings | None = None,
+    follower: Follower | None = None,
+) -> ProbeMachine:
+    return ProbeMachine(
+        node=node,
+        clock_id=clock_identity(),
+        key=key,
+        session=int.from_bytes(os.urandom(8), "big"),
+        kernel_stamps=socket.kernel,
+        settings=settings,
+        follower=follower,
+    )
+
+
+def _begin(node: str, command: dict[str, Any], sockets: list[StampedSocket]) -> tuple[ProbeMachine, Driver]:
+    """The machine and driver that a command asks for. Its `timescale`, where it has one: who the reference and its
+    successors are, the reference's anchor_ns, the file that ranks share, and period_s from burst to burst."""
+    key, told = bytes.fromhex(command["key"]), command.get("timescale")
+    if told is None:
+        machine = _machine(node, key, sockets[0])
+        return machine, Driver(machine, sockets, on_measured=lambda _: None, on_notice=_tell)
+    settings = ProbeSettings(period_ns=round(told["period_s"] * 1e9))
+    role = Role(reference=told["reference"], successors=tuple(told["successors"]), anchor_ns=told.get("anchor_ns"))
+    timescale = Timescale(node, role, period_ns=settings.period_ns, known=command["peers"])
+    machine = _machine(node, key, sockets[0], settings=settings, follower=Follower(timescale))
+    share = ShareWriter.open(Path(told["share"]))
+    driver = Driver(machine, sockets, on_measured=lambda _: None, on_notice=_tell, on_published=share.publish)
+    return machine, driver
 
 
 def _sample(node: str, measured: Measured) -> dict[str, Any]:

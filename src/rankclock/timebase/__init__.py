@@ -9,9 +9,10 @@ from rankclock.timebase.instants import (
     format_offset_ns,
     format_span_ns,
 )
-from rankclock.timebase.offset import Judgement, Offset
+from rankclock.timebase.offset import DEFAULT_DRIFT_BOUND_PPB, Judgement, Offset
 
 __all__ = [
+    "DEFAULT_DRIFT_BOUND_PPB",
     "NS_PER_MS",
     "NS_PER_S",
     "NS_PER_US",

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-__all__ = ["Judgement", "Offset"]
+__all__ = ["DEFAULT_DRIFT_BOUND_PPB", "Judgement", "Offset"]
 
 DEFAULT_DRIFT_BOUND_PPB = 200_000
 """How fast two free crystals may part when nothing better is known: 200 ppm, the figure of production TrueTime."""

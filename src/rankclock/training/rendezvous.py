@@ -74,16 +74,24 @@ def read_key_file(env: Mapping[str, str]) -> bytes | None:
     return key
 
 
-def meet(place: Place, *, timeout_s: float, shared: bytes | None = None, hosting: bool | None = None) -> Rendezvous:
+def meet(
+    place: Place,
+    *,
+    timeout_s: float,
+    shared: bytes | None = None,
+    hosting: bool | None = None,
+    listener: socket.socket | None = None,
+) -> Rendezvous:
     """Meet all other ranks of the job; returns once all are there.
 
-    `hosting`: whether this process is rank 0, to be given where `place` has no rank: ranks are then given out once all
-    came, in the order of their host names. Raises PeerError where ranks are missing after `timeout_s`, UserError where
-    rank 0 refuses this one, HostError where rank 0 cannot listen.
+    `listener`: rank 0's open socket, in place of one at the meeting point. `hosting`: whether this process is rank 0,
+    to be given where `place` has no rank: ranks are then given out once all came, in the order of their host names.
+    Raises PeerError where ranks are missing after `timeout_s`, UserError where rank 0 refuses this one, HostError where
+    rank 0 cannot listen.
     """
     host = socket.gethostname()
     if place.world_size == 1 or (place.rank == 0 if hosting is None else hosting):
-        return _Hosting(place, host=host, timeout_s=timeout_s, shared=shared)
+        return _Hosting(place, host=host, timeout_s=timeout_s, shared=shared, listener=listener)
     return _Visiting(place, host=host, timeout_s=timeout_s, shared=shared)
 
 
@@ -157,7 +165,9 @@ class Rendezvous(ABC):
 class _Hosting(Rendezvous):
     """Rank 0: drives the `Meeting` machine over a listening socket."""
 
-    def __init__(self, place: Place, *, host: str, timeout_s: float, shared: bytes | None) -> None:
+    def __init__(
+        self, place: Place, *, host: str, timeout_s: float, shared: bytes | None, listener: socket.socket | None = None
+    ) -> None:
         salt = secrets.token_bytes(32)
         self.rank, self.world_size = 0, place.world_size
         self.key = derive_key(shared, b"probes", salt)
@@ -173,12 +183,12 @@ class _Hosting(Rendezvous):
             timeout_s=timeout_s,
         )
         self._selector = selectors.DefaultSelector()
-        self._listener: socket.socket | None = None
+        self._listener = listener
         if place.world_size == 1:
             return
-        _allow_open_files(place.world_size)
         try:
-            self._listener = listen(place.meeting)
+            _allow_open_files(place.world_size)
+            self._listener = self._listener or listen(place.meeting)
             self._listener.setblocking(False)
             self._selector.register(self._listener, selectors.EVENT_READ, None)
             self._run(lambda: self._meeting.roster is not None)

@@ -1,4 +1,4 @@
-"""The probe datagram: 360 bytes that one clock sends another, authenticated, the same size both ways.
+"""The probe datagram: 416 bytes that one clock sends another, authenticated, the same size both ways.
 
 Decides what a well-formed, authentic datagram is; refuses everything else with `DecodeError`. A reply is never larger
 than its request: it amplifies nothing. The key is shared by the job or by the agents; who has it is trusted
@@ -12,9 +12,13 @@ Layout, network byte order:
     32  clock: tag of the sender's clock (8)
     40  the sender's clocks when it wrote this: RAW (8), REALTIME (8), RAW (8)
     64  number of records (1), reserved zeros (3)
-    68  8 + 1 records of 30: sequence (4), arrival (12), departure (12), flags (2)
-    338 reserved zeros (6)
-    344 HMAC-SHA256 of all before, its first 16 bytes
+    68  the sender's belief of cluster time (56), all zeros where it has none: 1, hops (1), epoch (2), the reference's
+        tag (8), RAW of the sender (8), RAW - cluster time then: most likely (8), how much less (4) and more (4);
+        its rate in ppb/1000: most likely (4), how much less (4) and more (4); wander in ppb/s (4); age of the
+        reference's word in ms (4)
+    124 8 + 1 records of 30: sequence (4), arrival (12), departure (12), flags (2)
+    394 reserved zeros (6)
+    400 HMAC-SHA256 of all before, its first 16 bytes
 A record tells when the responder received a request and when its reply left. Each stamp is the earliest RAW instant
 (8), from there to the latest (2), and from there to the most likely one (2), in ns. The departure is known only after
 sending, so replies carry those of the last eight (interleaved): at 30 % loss a memory of one completes 24 % of the
@@ -40,6 +44,7 @@ __all__ = [
     "Kind",
     "NotAuthenticError",
     "Record",
+    "WireBelief",
     "WireStamp",
     "decode_datagram",
     "encode_datagram",
@@ -53,12 +58,16 @@ MAX_WIDTH_NS = 0xFFFE
 """A stamp less certain than 65 µs is not worth sending."""
 MIN_KEY_BYTES = 16
 MAC_BYTES = 16
-DATAGRAM_BYTES = 360
+DATAGRAM_BYTES = 416
 
 _HEADER = struct.Struct("!2sBBIQQQQqqqB3x")
+_BELIEF = struct.Struct("!BBHQqqIIiIIII")
+_NO_BELIEF = bytes(_BELIEF.size)
+_RECORDS_AT = _HEADER.size + _BELIEF.size
 _RECORD = struct.Struct("!IqHHqHHH")
 _BODY_BYTES = DATAGRAM_BYTES - MAC_BYTES
 _NO_WIDTH = 0xFFFF
+_I64 = 1 << 63
 _FLAG_KERNEL_ARRIVAL = 1
 _FLAG_KERNEL_DEPARTURE = 2
 
@@ -95,6 +104,33 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WireBelief:
+    """What the sender believes of cluster time; fields as in the module's layout, `mppb` is a thousandth of a ppb."""
+
+    epoch: int
+    reference: int
+    hops: int
+    at_raw_ns: int
+    estimate_ns: int
+    below_ns: int
+    above_ns: int
+    rate_mppb: int
+    slower_mppb: int
+    faster_mppb: int
+    wander_ppb_per_s: int
+    age_ms: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether every field fits its place."""
+        try:
+            _encode_belief(self)
+        except struct.error:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Datagram:
     """One probe or its reply; field meanings in the module's layout."""
 
@@ -108,6 +144,7 @@ class Datagram:
     real_ns: int
     raw_after_ns: int
     records: tuple[Record, ...] = ()
+    belief: WireBelief | None = None
 
 
 def tag_of(name: str) -> int:
@@ -136,6 +173,7 @@ def encode_datagram(datagram: Datagram, key: bytes) -> bytes:
             datagram.raw_after_ns,
             len(datagram.records),
         )
+        head += _NO_BELIEF if datagram.belief is None else _encode_belief(datagram.belief)
         body = head + b"".join(_encode_record(record) for record in datagram.records)
     except struct.error as error:
         raise ValueError(f"a field does not fit its place: {error}: {datagram}") from error
@@ -161,7 +199,7 @@ def decode_datagram(data: bytes, key: bytes) -> Datagram:
         raise DecodeError(f"the sender's RAW clock ran backwards: {before_ns} then {after_ns}")
     if count > MAX_RECORDS:
         raise DecodeError(f"a probe has at most {MAX_RECORDS} records, found {count}")
-    used = _HEADER.size + count * _RECORD.size
+    used = _RECORDS_AT + count * _RECORD.size
     if body[used:].strip(b"\0") or body[_HEADER.size - 3 : _HEADER.size].strip(b"\0"):
         raise DecodeError("the reserved bytes are not zero")
     return Datagram(
@@ -174,7 +212,44 @@ def decode_datagram(data: bytes, key: bytes) -> Datagram:
         raw_before_ns=before_ns,
         real_ns=real_ns,
         raw_after_ns=after_ns,
-        records=tuple(_decode_record(fields) for fields in _RECORD.iter_unpack(body[_HEADER.size : used])),
+        records=tuple(_decode_record(fields) for fields in _RECORD.iter_unpack(body[_RECORDS_AT:used])),
+        belief=_decode_belief(body[_HEADER.size : _RECORDS_AT]),
+    )
+
+
+def _encode_belief(belief: WireBelief) -> bytes:
+    return _BELIEF.pack(
+        1,
+        belief.hops,
+        belief.epoch,
+        belief.reference,
+        *(belief.at_raw_ns, belief.estimate_ns, belief.below_ns, belief.above_ns),
+        *(belief.rate_mppb, belief.slower_mppb, belief.faster_mppb, belief.wander_ppb_per_s, belief.age_ms),
+    )
+
+
+def _decode_belief(data: bytes) -> WireBelief | None:
+    if data == _NO_BELIEF:
+        return None
+    present, hops, epoch, reference, at_ns, likely_ns, below_ns, above_ns, *rest = _BELIEF.unpack(data)
+    if present != 1 or epoch == 0:
+        raise DecodeError("a belief begins with 1 and has an epoch, or all of it is zeros")
+    if not -_I64 <= likely_ns - below_ns <= likely_ns + above_ns < _I64:
+        raise DecodeError("a belief's bounds do not fit 64 bits")
+    rate, slower, faster, wander, age_ms = rest
+    return WireBelief(
+        epoch=epoch,
+        reference=reference,
+        hops=hops,
+        at_raw_ns=at_ns,
+        estimate_ns=likely_ns,
+        below_ns=below_ns,
+        above_ns=above_ns,
+        rate_mppb=rate,
+        slower_mppb=slower,
+        faster_mppb=faster,
+        wander_ppb_per_s=wander,
+        age_ms=age_ms,
     )
 
 
