@@ -69,19 +69,22 @@ def interrupted(tmp_path: Path, *, after_s: float, number: int) -> None:
     """Ends a demo some seconds after its first word and looks for what it left."""
     out = tmp_path / f"demo-{after_s}"
     process = subprocess.Popen(
-        [*NO_SYS_TIME, *DEMO, str(out)],
+        ["env", "--default-signal=INT", *NO_SYS_TIME, *DEMO, str(out)],  # a shell's background jobs ignore SIGINT
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | {TAG: str(out)},
     )  # fmt: skip
-    assert process.stderr is not None
-    first = process.stderr.readline()
-    deadline = time.monotonic() + after_s
-    lab_seen = False
-    while time.monotonic() < deadline:
-        lab_seen = lab_seen or bool(in_lab_processes(out))
-        time.sleep(0.05)
+    try:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        deadline = time.monotonic() + after_s
+        lab_seen = False
+        while time.monotonic() < deadline:
+            lab_seen = lab_seen or bool(in_lab_processes(out))
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert lab_seen or after_s < 3
-    process.send_signal(number)
-    _, said = process.communicate(timeout=30)
     assert process.returncode in (130, -number), first + said
     deadline = time.monotonic() + 5
     while in_lab_processes(out) and time.monotonic() < deadline:
