@@ -1,8 +1,9 @@
 # Every target sets up what it needs by itself, on a bare Debian machine with Python 3.11.
 PY := .venv/bin/python
 STAMP := .venv/.ready
+TRAINING := .venv/.training
 
-.PHONY: setup demo test test-slow check lint types arch bench docs lock clean
+.PHONY: setup setup-training demo test test-slow check lint types arch bench docs lock clean
 
 setup: $(STAMP)
 
@@ -10,13 +11,19 @@ $(STAMP): requirements.lock pyproject.toml scripts/setup.sh
 	@bash scripts/setup.sh
 	@touch $(STAMP)
 
+setup-training: $(TRAINING)  # torch and what trains with it, which only tests and examples/qlora need
+
+$(TRAINING): $(STAMP) requirements-training.lock
+	.venv/bin/pip install -q --disable-pip-version-check -r requirements-training.lock
+	@touch $(TRAINING)
+
 demo: setup
 	$(PY) -m rankclock demo
 
-test: setup
+test: setup-training
 	$(PY) -m pytest -m "not slow"
 
-test-slow: setup
+test-slow: setup-training
 	$(PY) -m pytest -m slow --timeout 600
 
 check: lint types arch test
