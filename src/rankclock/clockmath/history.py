@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rankclock.clockmath.realtime import KERNEL_RATE_LIMIT_PPB
 from rankclock.timebase import DEFAULT_DRIFT_BOUND_PPB, NS_PER_S, Offset
 from rankclock.timebase.clock_record import ClockEvent, ClockHeader, ClockLine, ClockRecord
 
@@ -23,8 +24,6 @@ METHOD = "clock record"
 REACH_NS = 60 * NS_PER_S
 """How far outside of its lines a record is carried on: lines come every second, a minute without one says nothing."""
 
-SLEW_LIMIT_PPB = 101_000_000
-"""CLOCK_REALTIME cannot be slewed faster (see `clockmath.realtime`): how long a stretch may last on it."""
 
 PPB = 1_000_000_000
 
@@ -51,6 +50,7 @@ class _Stretch:
         self.real = [first.real_ns]
         self.growth_ppb = growth_ppb
         self.before_ns = self.after_ns = REACH_NS
+        self.bend_before_ppb = self.bend_after_ppb = 0.0
 
     def add(self, line: ClockLine) -> None:
         self.lines.append(line)
@@ -96,6 +96,10 @@ class _Stretch:
         growth_ppb = self.growth_ppb if stated.growth_ppb is None else stated.growth_ppb
         if stated.rate_ppb is None:
             growth_ppb = max(growth_ppb, DEFAULT_DRIFT_BOUND_PPB)
+        if real_ns < self.real[0]:
+            growth_ppb += math.ceil(self.bend_before_ppb)
+        elif real_ns > self.real[-1]:
+            growth_ppb += math.ceil(self.bend_after_ppb)
         moved = (stated.rate_ppb or 0.0) * since_ns / PPB
         grown = growth_ppb * abs(since_ns) / PPB
         lo_ns, hi_ns = line.lo_ns + math.floor(moved - grown), line.hi_ns + math.ceil(moved + grown)
@@ -175,6 +179,8 @@ class ClockHistory:
         lo_ns, hi_ns = min(at[0] for _, at in known), max(at[1] for _, at in known)
         _, likely = min(known, key=lambda item: (item[0].distance_ns(real_ns), -item[0].real[-1]))
         assumed = ["between two records the rate stays within what they state"]
+        if all(stretch.distance_ns(real_ns) > 0 for stretch, _ in known):
+            assumed.append("outside of its records the clock went on as next to them")
         if len(known) > 1:
             assumed.append("the clock was stepped or its reference changed about then: the bound covers both sides")
         return Offset(
@@ -209,9 +215,18 @@ class ClockHistory:
         if self._stretches and self._last is not None:
             # Neither side lasted longer than the time between the two lines, whatever rate REALTIME had meanwhile.
             between_ns = line.raw_ns - self._last.raw_ns
-            reach_ns = min(between_ns + between_ns * SLEW_LIMIT_PPB // PPB + 1, REACH_NS)
+            reach_ns = min(between_ns + between_ns * KERNEL_RATE_LIMIT_PPB // PPB + 1, REACH_NS)
             self._stretches[-1].after_ns = stretch.before_ns = reach_ns
+            self._may_bend(self._stretches[-1], stretch)
         self._stretches.append(stretch)
+
+    @staticmethod
+    def _may_bend(before: _Stretch, after: _Stretch) -> None:
+        """Who sets a clock often slews it at once: between two stretches its rate may have been either side's, or as
+        far beyond."""
+        one, two = before.lines[-1].rate_ppb, after.lines[0].rate_ppb
+        bend = KERNEL_RATE_LIMIT_PPB if one is None or two is None else 2 * abs(one - two)
+        before.bend_after_ppb = after.bend_before_ppb = bend
 
     def _why(self, real_ns: int, candidates: list[_Stretch]) -> str:
         if not self._stretches:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from rankclock.clockmath.realtime import Reading
+from rankclock.clockmath.realtime import KERNEL_RATE_LIMIT_PPB, Reading
 from rankclock.clockmath.relation import Relation
 from rankclock.timebase.clock_record import ClockEvent, ClockLine
 
@@ -55,6 +55,7 @@ class Recorder:
         self._newest: Reading | None = None
         self._next_event: tuple[ClockEvent, str] = (ClockEvent.START, "")
         self._lost = False
+        self._wait_from_ns: int | None = None
 
     def take_relation(
         self, relation: Relation | None, *, event: ClockEvent | None = None, detail: str = ""
@@ -85,14 +86,23 @@ class Recorder:
         if self._relation is None:
             return lines
         if self._open is None:
-            event, detail = self._next_event
-            self._open, self._since = _Anchor(reading, event, detail, reading.width_ns, None), []
+            self._begin(reading)
             return lines
         return lines + self._extend(reading)
 
     def finish(self) -> list[ClockLine]:
         """All that is held back."""
         return self._flush()
+
+    def _begin(self, reading: Reading) -> None:
+        """Open the first line of a stretch, at the first narrow reading, or at any after a while."""
+        if self._wait_from_ns is None:
+            self._wait_from_ns = reading.raw_before_ns
+        if reading.width_ns > NARROW_NS and reading.raw_before_ns - self._wait_from_ns < PATIENCE_NS:
+            return
+        event, detail = self._next_event
+        self._next_event = ClockEvent.GAP, ""
+        self._open, self._since, self._wait_from_ns = _Anchor(reading, event, detail, reading.width_ns, None), [], None
 
     def _wanted(self, reading: Reading) -> bool:
         last = self._since[-1] if self._since else self._open.reading if self._open else None
@@ -107,7 +117,12 @@ class Recorder:
         lines = []
         assert self._open is not None
         if self._since and not self._fits(reading):
-            lines.append(self._close(self._since[-1], beyond=reading))
+            # It bent behind the last reading that fits, or already before that one and too little to be seen.
+            last = self._since.pop()
+            if self._since:
+                lines.append(self._close(self._since[-1]))
+            self._since = [last]
+            lines.append(self._close(last, beyond=reading))
         self._since.append(reading)
         if _middle(reading) - _middle(self._open.reading) >= LINE_NS:
             lines.append(self._close(reading))
@@ -123,9 +138,10 @@ class Recorder:
                 after_ns = _middle(reading) - _middle(anchor)
                 moved = chord * after_ns / PPB
                 grown = LEAD_GROWTH_PPB * abs(after_ns) / PPB
-                if anchor.lead_lo_ns + moved - grown > reading.lead_hi_ns:
+                # Whole numbers first: a lead has 19 digits, and floats 16.
+                if anchor.lead_lo_ns - reading.lead_hi_ns > grown - moved:
                     return False
-                if anchor.lead_hi_ns + moved + grown < reading.lead_lo_ns:
+                if anchor.lead_hi_ns - reading.lead_lo_ns < -grown - moved:
                     return False
         return True
 
@@ -137,13 +153,17 @@ class Recorder:
         anchor = self._open
         assert anchor is not None
         chord = _chord_ppb(anchor.reading, end)
-        pad_ns = max(anchor.reading.width_ns, end.width_ns)
+        # What fits may be off by the widths of two readings: of the one that shows it, and of the end it is held against.
+        pad_ns = sum(sorted(reading.width_ns for reading in (anchor.reading, *self._since, end))[-2:])
         event = anchor.event
-        other = anchor.chord_ppb if anchor.chord_ppb is not None or beyond is None else _chord_ppb(end, beyond)
-        if len(self._since) <= 1 and other is not None:
-            # Nothing was read in between: it ran on as before up to somewhere, and straight to `end` from there.
-            bend_ns = round(abs(chord - other) * (_middle(end) - _middle(anchor.reading)) / PPB)
-            if bend_ns > 2 * pad_ns and event is None:
+        if len(self._since) <= 1:
+            # Nothing was read in between, and it may have bent or been set by a little anywhere: the rates before, over
+            # and behind it differ by that over the gap, or by half of it where a neighbour bent as well.
+            rates = [chord, anchor.chord_ppb or 0.0]
+            rates += [] if beyond is None else [_chord_ppb(end, beyond)]
+            gap_ns = _middle(end) - _middle(anchor.reading)
+            bend_ns = round(2 * (max(rates) - min(rates)) * gap_ns / PPB)
+            if bend_ns > 4 * pad_ns and event is None:
                 event = ClockEvent.SLEW
             pad_ns = max(pad_ns, bend_ns)
         line = self._line(replace(anchor, event=event, pad_ns=max(anchor.pad_ns, pad_ns)), chord, end)
@@ -190,7 +210,9 @@ class Recorder:
         doubt = max(way.fastest_ppb - way.rate_ppb, way.rate_ppb - way.slowest_ppb)
         growth = LEAD_GROWTH_PPB + doubt + way.wander_ppb_per_s * farthest_s
         rate = None
-        if chord_ppb is not None:
+        if chord_ppb is None:  # one reading alone says nothing of the rate
+            growth = KERNEL_RATE_LIMIT_PPB
+        else:
             # Stamps are CLOCK_REALTIME: rates count in its seconds, which a slew makes up to a tenth longer or shorter.
             stretch = 1 + chord_ppb / PPB
             rate, growth = round((chord_ppb + way.rate_ppb) / stretch, 3), growth / stretch

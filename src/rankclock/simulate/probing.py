@@ -11,15 +11,28 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rankclock.clockmath.realtime import Reading
-from rankclock.mesh.actions import Action, Address, ArmTimer, Arrival, Departure, Measured, Notice, Send
+from rankclock.clockmath.relation import Relation
+from rankclock.mesh.actions import (
+    Action,
+    Address,
+    ArmTimer,
+    Arrival,
+    Departure,
+    Measured,
+    Notice,
+    Published,
+    Send,
+)
+from rankclock.mesh.follower import Follower
 from rankclock.mesh.machine import ProbeMachine
 from rankclock.mesh.settings import ProbeSettings
+from rankclock.mesh.timescale import Role, Timescale
 from rankclock.simulate.clocks import Oscillator, VirtualRealtime
 
-__all__ = ["Path", "Sample", "SimulatedHost", "Simulation"]
+__all__ = ["Path", "Sample", "SimulatedHost", "Simulation", "Told"]
 
 KEY = b"simulated hosts share this key"
 NS_PER_S = 1_000_000_000
@@ -65,6 +78,15 @@ class Sample:
     truth_ns: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a host published to its ranks, and when."""
+
+    host: str
+    record: Published
+    true_ns: int
+
+
 @dataclass(slots=True, kw_only=True)
 class SimulatedHost:
     """A machine, its clocks, and the datagrams that wait for it."""
@@ -79,6 +101,8 @@ class SimulatedHost:
     inbox: deque[tuple[int, int, bytes, Address]] = field(default_factory=deque)
     empty_raw_ns: int = 0
     began_raw_ns: int = 0
+    sent: int = 0
+    follower: Follower | None = None
     dead: bool = False
 
 
@@ -90,16 +114,34 @@ class Simulation:
         self.hosts: dict[str, SimulatedHost] = {}
         self.samples: list[Sample] = []
         self.notices: list[Notice] = []
+        self.told: list[Told] = []
         self.now_ns = 0
+        self._defined: dict[tuple[int, str], tuple[SimulatedHost, Relation]] = {}
         self._settings = settings or ProbeSettings()
         self._paths: dict[tuple[str, str], Path] = {}
         self._events: list[tuple[int, int, Callable[[int], None]]] = []
         self._order = itertools.count()
 
     def add_host(
-        self, name: str, crystal: Oscillator, realtime: VirtualRealtime, *, kernel_stamps: bool = True, key: bytes = KEY
+        self,
+        name: str,
+        crystal: Oscillator,
+        realtime: VirtualRealtime,
+        *,
+        kernel_stamps: bool = True,
+        key: bytes = KEY,
+        role: Role | None = None,
     ) -> SimulatedHost:
-        """A host with its clocks; it answers from now on."""
+        """A host with its clocks; it answers from now on. One of the same name is replaced, as by a restart.
+
+        role: it follows cluster time; the reference's anchor is set here where the role has none.
+        """
+        follower = None
+        if role is not None:
+            if role.reference == name and role.anchor_ns is None:
+                anchor_ns = crystal.raw_at(self.now_ns) - realtime.real_at(self.now_ns)
+                role = replace(role, anchor_ns=anchor_ns)
+            follower = Follower(Timescale(name, role, period_ns=self._settings.period_ns))
         machine = ProbeMachine(
             node=name,
             clock_id=f"{self.chance.getrandbits(64):016x}",
@@ -107,9 +149,15 @@ class Simulation:
             session=self.chance.getrandbits(64),
             kernel_stamps=kernel_stamps,
             settings=self._settings,
+            follower=follower,
         )
         host = SimulatedHost(
-            name=name, crystal=crystal, realtime=realtime, machine=machine, kernel_stamps=kernel_stamps
+            name=name,
+            crystal=crystal,
+            realtime=realtime,
+            machine=machine,
+            kernel_stamps=kernel_stamps,
+            follower=follower,
         )
         host.empty_raw_ns = host.began_raw_ns = crystal.raw_at(self._read_clocks(host, self.now_ns))
         self.hosts[name] = host
@@ -150,6 +198,16 @@ class Simulation:
     def true_raw_offset_ns(self, local: str, peer: str, at_raw_ns: int) -> int:
         """RAW of local - RAW of peer when local's RAW read at_raw_ns."""
         return at_raw_ns - self.hosts[peer].crystal.raw_at(self.hosts[local].crystal.true_at(at_raw_ns))
+
+    def true_cluster_offset_ns(self, told: Told, at_raw_ns: int) -> int | None:
+        """RAW of a host - the cluster time that a record speaks of, when the host's RAW read at_raw_ns; None where
+        nobody ever defined that."""
+        defined = self._defined.get((told.record.epoch, told.record.reference))
+        if defined is None:
+            return None
+        root, definition = defined
+        root_raw_ns = root.crystal.raw_at(self.hosts[told.host].crystal.true_at(at_raw_ns))
+        return at_raw_ns - (root_raw_ns - definition.estimate_at(root_raw_ns))
 
     # ---- a host's processor ----
 
@@ -195,6 +253,8 @@ class Simulation:
         for action in host.machine.handle_reading(reading):
             if isinstance(action, Notice):
                 self.notices.append(action)
+            elif isinstance(action, Published):
+                self._tell(host, action, at_ns)
         return at_ns + sum(between)
 
     def _perform(self, host: SimulatedHost, actions: list[Action], at_ns: int) -> int:
@@ -205,6 +265,7 @@ class Simulation:
                     handed_ns = host.crystal.raw_at(at_ns)
                     left_ns = at_ns + self.chance.randint(*SEND_NS) // 2
                     departures.append((action.ticket, handed_ns, host.realtime.real_at(left_ns)))
+                    host.sent += 1
                     self._transmit(host, action, left_ns)
                     at_ns = left_ns + self.chance.randint(*SEND_NS) // 2
                 case ArmTimer():
@@ -215,6 +276,8 @@ class Simulation:
                     self._note(host, action, at_ns)
                 case Notice():
                     self.notices.append(action)
+                case Published():
+                    self._tell(host, action, at_ns)
         if departures:
             known_ns = host.crystal.raw_at(at_ns)
             at_ns = self._read_clocks(host, at_ns)
@@ -249,6 +312,11 @@ class Simulation:
         at_raw_ns = measured.offset.at_raw_ns
         truth_ns = None if at_raw_ns is None else self.true_offset_ns(host.name, measured.peer, at_raw_ns)
         self.samples.append(Sample(host=host.name, measured=measured, true_ns=at_ns, truth_ns=truth_ns))
+
+    def _tell(self, host: SimulatedHost, record: Published, at_ns: int) -> None:
+        if record.hops == 0 and record.relation is not None and record.reference == host.name:
+            self._defined.setdefault((record.epoch, record.reference), (host, record.relation))
+        self.told.append(Told(host=host.name, record=record, true_ns=at_ns))
 
     def _at(self, at_ns: int, event: Callable[[int], None]) -> None:
         heapq.heappush(self._events, (at_ns, next(self._order), event))
