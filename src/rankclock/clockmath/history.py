@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankclock.clockmath.realtime import KERNEL_RATE_LIMIT_PPB
 from rankclock.timebase import DEFAULT_DRIFT_BOUND_PPB, NS_PER_S, Offset
 from rankclock.timebase.clock_record import ClockEvent, ClockHeader, ClockLine, ClockRecord
 
-__all__ = ["REACH_NS", "ClockHistory", "Piece"]
+__all__ = ["REACH_NS", "ClockHistory", "Piece", "offset_at"]
 
 METHOD = "clock record"
 REACH_NS = 60 * NS_PER_S
@@ -136,6 +136,12 @@ class ClockHistory:
         """The newest line."""
         return self._last
 
+    def latest_rates(self) -> list[float]:
+        """Those of the last two lines: the last one alone may have been bent by what came behind it. 0 where there is
+        none before."""
+        lines = self._stretches[-1].lines[-2:] if self._stretches else []
+        return [line.rate_ppb or 0.0 for line in lines] + [0.0] * (2 - len(lines))
+
     def record(self) -> ClockRecord:
         """Header and lines, for a trace's metadata."""
         return ClockRecord(header=self.header, lines=self.lines)
@@ -239,3 +245,43 @@ class ClockHistory:
         if real_ns > last.real[-1] + last.after_ns:
             return "it was read after the record ends"
         return "CLOCK_REALTIME never read it (it was stepped over), or nothing was recorded near it"
+
+
+def offset_at(history: ClockHistory, live: ClockLine, real_ns: int) -> Offset:
+    """`ClockHistory.offset_at_real` for stamps that may be newer than its last line: `live` is a reading taken now.
+
+    Since that line the clock may have been slewed anew or set, and nobody looked: what that can hide widens the bound.
+    """
+    last = history.last
+    if last is None or last.est_ns is None or live.est_ns is None:
+        return ClockHistory(history.header, [live]).offset_at_real(real_ns)
+    passed_ns = live.raw_ns - last.raw_ns
+    gained_ns = live.real_ns - last.real_ns - passed_ns
+    if real_ns <= last.real_ns + min(gained_ns, 0):
+        return history.offset_at_real(real_ns)
+    header = replace(history.header, reference=history.reference)
+    if passed_ns <= 0 or abs(gained_ns) > passed_ns * KERNEL_RATE_LIMIT_PPB // PPB + 1:
+        recent = ClockHistory(header, [last, replace(live, event=ClockEvent.STEP)])
+    else:
+        apart_ns = live.real_ns - last.real_ns
+        chord = (live.est_ns - last.est_ns) * PPB / max(apart_ns, 1)
+        rates = [chord, *history.latest_rates()]
+        hidden_ns = math.ceil(2 * (max(rates) - min(rates)) * apart_ns / PPB)
+        recent = ClockHistory(
+            header, [_widened(replace(line, rate_ppb=chord, event=None), hidden_ns) for line in (last, live)]
+        )
+    newer = recent.offset_at_real(real_ns)
+    return newer if real_ns > last.real_ns else _either(history.offset_at_real(real_ns), newer)
+
+
+def _either(one: Offset, two: Offset) -> Offset:
+    """The stamp may be of either time."""
+    if one.lo_ns is None or one.hi_ns is None or two.lo_ns is None or two.hi_ns is None:
+        return one if two.known else two
+    return replace(two, lo_ns=min(one.lo_ns, two.lo_ns), hi_ns=max(one.hi_ns, two.hi_ns))
+
+
+def _widened(line: ClockLine, by_ns: int) -> ClockLine:
+    assert line.lo_ns is not None
+    assert line.hi_ns is not None
+    return replace(line, lo_ns=line.lo_ns - by_ns, hi_ns=line.hi_ns + by_ns)

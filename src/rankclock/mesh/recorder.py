@@ -153,7 +153,7 @@ class Recorder:
         anchor = self._open
         assert anchor is not None
         chord = _chord_ppb(anchor.reading, end)
-        # What fits may be off by the widths of two readings: of the one that shows it, and of the end it is held against.
+        # What fits may be off by the widths of two readings: the one that shows it, and the end that it is held to.
         pad_ns = sum(sorted(reading.width_ns for reading in (anchor.reading, *self._since, end))[-2:])
         event = anchor.event
         if len(self._since) <= 1:

@@ -27,7 +27,8 @@ from time import CLOCK_MONOTONIC_RAW, clock_gettime_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rankclock.clockmath.history import ClockHistory
+from rankclock.clockmath.history import ClockHistory, offset_at
+from rankclock.clockmath.realtime import Reading
 from rankclock.errors import RankclockError
 from rankclock.mesh.clocks import read_clocks
 from rankclock.timebase import NS_PER_S, Offset
@@ -163,34 +164,29 @@ class RankClock:
 
     def offset(self) -> Offset:
         """Local CLOCK_REALTIME - cluster time now. age_ns: since the reference was last heard of."""
-        newest = self._usable()
-        if newest is None or newest.relation is None:
-            return Offset.unknown(self.why_unknown or "not measured yet", reference=self.reference, method=METHOD)
-        reading = read_clocks()
-        raw_ns = (reading.raw_before_ns + reading.raw_after_ns) // 2
-        lo_ns, hi_ns = newest.relation.bounds_at(raw_ns)
-        lo_ns, hi_ns = reading.lead_lo_ns + lo_ns, reading.lead_hi_ns + hi_ns
-        estimate_ns = reading.real_ns - raw_ns + newest.relation.estimate_at(raw_ns)
-        return Offset(
-            lo_ns=lo_ns,
-            hi_ns=hi_ns,
-            estimate_ns=min(max(estimate_ns, lo_ns), hi_ns),
-            reference=newest.reference,
-            method=_method(newest),
-            assumptions=ASSUMPTIONS if newest.hops else (),
-            at_raw_ns=raw_ns,
-            age_ns=max(raw_ns - newest.confirmed_raw_ns, 0),
-        )
+        return self._measured(read_clocks())
 
     def offset_at(self, local_realtime_ns: int) -> Offset:
         """Local CLOCK_REALTIME - cluster time when `time.time_ns()` gave this: from the history."""
+        reading = read_clocks()
+        live = self._measured(reading)
         with self._lock:
-            return self._history.offset_at_real(local_realtime_ns)
+            history, last = self._history, self._history.last
+            if last is None or live.estimate_ns is None:
+                return history.offset_at_real(local_realtime_ns)
+            line = ClockLine(
+                real_ns=reading.real_ns,
+                raw_ns=_middle(reading),
+                lo_ns=live.lo_ns,
+                hi_ns=live.hi_ns,
+                est_ns=live.estimate_ns,
+            )
+            return offset_at(history, line, local_realtime_ns)
 
     def to_cluster_ns(self, local_realtime_ns: int) -> int | None:
         """Cluster time, best guess, when `time.time_ns()` gave this; None where unknown. `offset_at` has its doubt."""
-        with self._lock:
-            return self._history.to_cluster_ns(local_realtime_ns)
+        offset = self.offset_at(local_realtime_ns)
+        return None if offset.estimate_ns is None else local_realtime_ns - offset.estimate_ns
 
     @property
     def reference(self) -> str:
@@ -220,6 +216,26 @@ class RankClock:
         """A copy of the history in memory, the last four hours."""
         with self._lock:
             return ClockHistory.of(self._history.record())
+
+    def _measured(self, reading: Reading) -> Offset:
+        """The offset at the instant of a reading taken just now."""
+        newest = self._usable()
+        if newest is None or newest.relation is None:
+            return Offset.unknown(self.why_unknown or "not measured yet", reference=self.reference, method=METHOD)
+        raw_ns = _middle(reading)
+        lo_ns, hi_ns = newest.relation.bounds_at(raw_ns)
+        lo_ns, hi_ns = reading.lead_lo_ns + lo_ns, reading.lead_hi_ns + hi_ns
+        estimate_ns = reading.real_ns - raw_ns + newest.relation.estimate_at(raw_ns)
+        return Offset(
+            lo_ns=lo_ns,
+            hi_ns=hi_ns,
+            estimate_ns=min(max(estimate_ns, lo_ns), hi_ns),
+            reference=newest.reference,
+            method=_method(newest),
+            assumptions=ASSUMPTIONS if newest.hops else (),
+            at_raw_ns=raw_ns,
+            age_ns=max(raw_ns - newest.confirmed_raw_ns, 0),
+        )
 
     # ---- life ----
 
@@ -404,3 +420,7 @@ def _reset_after_fork(reference: weakref.ref[RankClock]) -> None:
             clock._after_fork()
 
     os.register_at_fork(after_in_child=reset)
+
+
+def _middle(reading: Reading) -> int:
+    return (reading.raw_before_ns + reading.raw_after_ns) // 2
