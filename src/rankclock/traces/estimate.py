@@ -8,30 +8,50 @@ weights for all clocks at once, against the median end of every collective, in t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
 
 from rankclock.traces.spans import Ints
 
-__all__ = ["Break", "Ends", "Lines", "find_break", "fit_lines", "rough_offsets", "smallest_seen_ns"]
+__all__ = [
+    "LEAST_SIDE",
+    "Break",
+    "Ends",
+    "Lines",
+    "find_break",
+    "fit_lines",
+    "group_median",
+    "rough_offsets",
+    "smallest_seen_ns",
+]
 
 Floats = npt.NDArray[np.float64]
 
 HUBER_K = 1.345
 MAD_TO_SIGMA = 1.4826
 ROUNDS = 30
+MAX_RATE = 0.2
+"""No two clocks part faster; without a limit stamps that contradict each other drive the lines away."""
 SETTLED_NS = 1.0
 
-JUMP_SIGMAS = 6.0
-"""A break is believed beyond this many standard errors of the two medians beside it: none in a million by chance."""
+JUMP_SIGMAS = 8.0
+"""A break is believed beyond this many standard errors: the ends' spread has an exponential tail, not a normal one."""
+
+SURE = 1.5
+"""At the limit itself half of the steps are seen, at 1.5 times the limit (4 standard errors farther) all."""
 
 MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean."""
+"""Standard error of a median over that of a mean; robust fits are no worse."""
+
+WINDOW = 32
+"""Collectives looked at on either side of a possible break, at least LEAST_SIDE."""
 
 SIDE = 8
-"""Collectives looked at on either side of a possible break, at least LEAST_SIDE."""
+"""Every so many collectives a break is looked for, and behind the LIKELY largest increments; then between these."""
+
+LIKELY = 24
+BESIDE = 2
 
 LEAST_SIDE = 3
 
@@ -103,10 +123,10 @@ def fit_lines(ends: Ends, *, reference: int) -> Lines:
     offset, rate = np.zeros(ends.clocks), np.zeros(ends.clocks)
     sigma = np.full(ends.clocks, np.inf)
     residual = np.zeros(len(time))
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if len(time) else 0):
         before = offset.copy()
         corrected = time - offset[ends.clock] - rate[ends.clock] * time
-        residual = time - _group_median(corrected, ends.collective, ends.collectives)
+        residual = time - group_median(corrected, ends.collective, ends.collectives)
         offset, rate, sigma = _huber_lines(ends, time, residual)
         offset, rate = offset - offset[reference], rate - rate[reference]
         if np.max(np.abs(offset - before), initial=0.0) < SETTLED_NS:
@@ -124,28 +144,37 @@ class Break:
     clearness: float
 
 
-def find_break(ends: Ends, lines: Lines, *, reference: int, wander_per_s: float) -> Break | None:
-    """The clearest break of all clocks' lines; the reference's only where it is clearer than any other's."""
+def find_break(ends: Ends, lines: Lines, *, steady: int | None, wander_per_s: float) -> Break | None:
+    """The clearest break of all clocks' lines, but for the clock that is steady by definition."""
     found = []
     for clock in range(ends.clocks):
+        if clock == steady:
+            continue
         mine = np.flatnonzero(ends.clock == clock)
         if len(mine) < 2 * LEAST_SIDE:
             continue
         values = lines.residual_ns[mine]
-        jump = _jump(values)
+        time = (ends.end_ns[mine] - ends.end_ns[mine[0]]).astype(np.float64)
+        jump = _jump(time, values)
         if jump is None:
-            jump = _bend((ends.end_ns[mine] - ends.end_ns[mine[0]]).astype(np.float64), values, wander_per_s)
+            jump = _bend(time, values, wander_per_s)
         if jump is not None:
             found.append(Break(clock=clock, place=jump[0], clearness=jump[1]))
-    # Of two clocks, one that jumps and one that does not look alike: time is the reference's by definition.
-    return max(found, key=lambda one: one.clearness / (1.2 if one.clock == reference else 1.0), default=None)
+    return max(found, key=lambda one: one.clearness, default=None)
 
 
-def smallest_seen_ns(lines: Lines) -> float:
-    """The smallest step that would have been seen in the least steady clock, near the window's ends."""
-    steady = lines.sigma_ns[np.isfinite(lines.sigma_ns)]
-    widest = float(steady.max()) if len(steady) else 0.0
-    return max(JUMP_SIGMAS * MEDIAN_ERROR * widest * sqrt(2 / LEAST_SIDE), SMALLEST_BREAK_NS)
+def smallest_seen_ns(ends: Ends, lines: Lines) -> Floats:
+    """Per clock, the smallest step surely seen wherever LEAST_SIDE ends lie beside it; infinite with too few."""
+    smallest = np.full(ends.clocks, np.inf)
+    for clock in range(ends.clocks):
+        mine = np.flatnonzero(ends.clock == clock)
+        if len(mine) < 2 * LEAST_SIDE:
+            continue
+        time, values = (ends.end_ns[mine] - ends.end_ns[mine[0]]).astype(np.float64), lines.residual_ns[mine]
+        places = (LEAST_SIDE, len(mine) // 2, len(mine) - LEAST_SIDE)
+        error = max(_step_at(time, values, place, max(_scatter(values), 1.0))[1] for place in places)
+        smallest[clock] = max(SMALLEST_BREAK_NS, SURE * JUMP_SIGMAS * MEDIAN_ERROR * error)
+    return smallest
 
 
 def _scatter(values: Floats) -> float:
@@ -154,17 +183,53 @@ def _scatter(values: Floats) -> float:
     return float(MAD_TO_SIGMA * np.median(differences) / np.sqrt(2)) if len(differences) else 0.0
 
 
-def _jump(values: Floats) -> tuple[int, float] | None:
+def _jump(time: Floats, values: Floats) -> tuple[int, float] | None:
     """The place of the clearest jump and how clear it is, None where none is."""
+    if len(values) < 2 * LEAST_SIDE:
+        return None
     sigma = max(_scatter(values), 1.0)
+    values = _without_outliers(values, sigma)
+    increments = np.abs(np.diff(values) - np.median(np.diff(values)))
+    likely = set((np.argsort(-increments)[:LIKELY] + 1).tolist()) | set(range(LEAST_SIDE, len(values), SIDE))
     best, clearest = None, 1.0
-    for place in range(LEAST_SIDE, len(values) - LEAST_SIDE + 1):
-        side = min(SIDE, place, len(values) - place)
-        size = abs(float(np.median(values[place : place + side]) - np.median(values[place - side : place])))
-        needed = max(JUMP_SIGMAS * MEDIAN_ERROR * sigma * np.sqrt(2 / side), SMALLEST_BREAK_NS)
-        if size / needed > clearest:
-            best, clearest = place, size / needed
-    return None if best is None else (best, clearest)
+    for place in sorted(likely):
+        if not LEAST_SIDE <= place <= len(values) - LEAST_SIDE:
+            continue
+        size, error, _ = _step_at(time, values, place, sigma)
+        clearness = abs(size) / max(JUMP_SIGMAS * MEDIAN_ERROR * error, SMALLEST_BREAK_NS)
+        if clearness > clearest:
+            best, clearest = place, clearness
+    if best is None:
+        return None
+    near = range(max(LEAST_SIDE, best - SIDE), min(len(values) - LEAST_SIDE, best + SIDE) + 1)
+    return min(near, key=lambda place: _step_at(time, values, place, sigma, around=best)[2]), clearest
+
+
+def _without_outliers(values: Floats, sigma: float) -> Floats:
+    """Values that lie far from their neighbours' median drawn to it: one is no step."""
+    edged = np.pad(values, BESIDE, mode="reflect")
+    middle = np.median(np.lib.stride_tricks.sliding_window_view(edged, 2 * BESIDE + 1), axis=1)
+    return np.clip(values, middle - JUMP_SIGMAS * sigma, middle + JUMP_SIGMAS * sigma)
+
+
+def _step_at(
+    time: Floats, values: Floats, place: int, sigma: float, *, around: int | None = None
+) -> tuple[float, float, float]:
+    """A line with a step before `place`, fitted to the values near it: size of the step, its error, what is left.
+
+    around: whose neighbourhood to take, where several places are compared.
+    """
+    middle = place if around is None else around
+    first, last = max(0, middle - WINDOW), min(len(values), middle + WINDOW)
+    at = (time[first:last] - time[first]) / max(time[last - 1] - time[first], 1.0)
+    design = np.column_stack([np.ones(last - first), at, np.arange(first, last) >= place])
+    trust = np.ones(last - first)
+    for _ in range(3):
+        solution = np.linalg.lstsq(design * trust[:, None], values[first:last] * trust, rcond=None)[0]
+        left = np.abs(values[first:last] - design @ solution)
+        trust = np.sqrt(np.minimum(1.0, HUBER_K * sigma / np.maximum(left, 1e-9)))
+    error = sigma * float(np.sqrt(np.linalg.pinv(design.T @ design)[2, 2]))
+    return float(solution[2]), error, float(left.sum())
 
 
 def _bend(time: Floats, values: Floats, wander_per_s: float) -> tuple[int, float] | None:
@@ -191,7 +256,7 @@ def _line_cost(time: Floats, values: Floats) -> float:
     return float(np.abs(values - start - slope * (time - time[0])).sum())
 
 
-def _group_median(values: Floats, group: Ints, groups: int) -> Floats:
+def group_median(values: Floats, group: Ints, groups: int) -> Floats:
     """The median of each group, for every entry of it; `group` is sorted."""
     order = np.lexsort((values, group))
     ordered = values[order]
@@ -219,7 +284,7 @@ def _huber_lines(ends: Ends, time: Floats, values: Floats) -> tuple[Floats, Floa
         under = np.bincount(clock, trust * apart**2, clocks)
         over = np.bincount(clock, trust * apart * (values - mean_value[clock]), clocks)
         sloped = (under > 0) & (np.bincount(clock, minlength=clocks) >= LEAST_SIDE)
-        rate = np.where(sloped, over / np.where(under > 0, under, 1.0), 0.0)
+        rate = np.clip(np.where(sloped, over / np.where(under > 0, under, 1.0), 0.0), -MAX_RATE, MAX_RATE)
         offset = mean_value - rate * mean_time
         left = np.abs(values - offset[clock] - rate[clock] * time)
         order = np.argsort(clock, kind="stable")
@@ -231,6 +296,6 @@ def _huber_lines(ends: Ends, time: Floats, values: Floats) -> tuple[Floats, Floa
 
 
 def _medians_by_clock(values: Floats, clock: Ints, clocks: int) -> Floats:
-    medians = _group_median(values, clock, clocks)
+    medians = group_median(values, clock, clocks)
     firsts = np.flatnonzero(np.r_[True, clock[1:] != clock[:-1]])
     return medians[firsts]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +51,8 @@ class Matches:
 
     Entries are sorted by collective; instants are each rank's own. enters: somebody waits for this span's start.
     waits: this span cannot end before those have started. left_out: reason to number of spans.
-    problems: what a person should know of. assumptions: what the pairing rests on.
+    problems: what a person should know of. assumptions: what the pairing rests on. strayed: by rank, spans left out
+    because they lie elsewhere than the others predict: behind them the rank's clock may be another.
     """
 
     ranks: tuple[int, ...]
@@ -67,6 +68,7 @@ class Matches:
     left_out: Mapping[str, int]
     problems: tuple[str, ...]
     assumptions: tuple[str, ...]
+    strayed: Mapping[int, Ints]
 
     def parts(self) -> Iterator[tuple[Collective, slice]]:
         """Each collective with the slice of its entries."""
@@ -95,22 +97,30 @@ class Entry(NamedTuple):
 Found = list[tuple[Collective, list[Entry]]]
 
 
+@dataclass(slots=True)
+class _Beside:
+    """What comes with the pairs; see `Matches`."""
+
+    left_out: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+    strayed: dict[int, list[int]] = field(default_factory=dict)
+
+
 def match(digests: Mapping[int, TraceDigest], *, broadcast_root: int | None = None) -> Matches:
     """Pair the collectives of all ranks. broadcast_root: an assumption on who sends, as a place within the group."""
-    left_out: Counter[str] = Counter()
-    problems: list[str] = []
-    assumptions: list[str] = []
-    found = _with_sequence(digests, left_out, problems)
-    found += _without_sequence(digests, left_out, problems, assumptions)
+    beside = _Beside()
+    found = _with_sequence(digests, beside)
+    found += _without_sequence(digests, beside)
     if any(collective.by_position for collective, _ in found):
-        assumptions.append("spans without sequence numbers are paired by kind, size and order")
+        beside.assumptions.append("spans without sequence numbers are paired by kind, size and order")
     if broadcast_root is not None:
-        assumptions.append(f"the root of broadcasts and the like is at place {broadcast_root} of the group")
+        beside.assumptions.append(f"the root of broadcasts and the like is at place {broadcast_root} of the group")
         found = [(_rooted(collective, broadcast_root), entries) for collective, entries in found]
-    return _columns(digests, found, left_out, problems, assumptions)
+    return _columns(digests, found, beside)
 
 
-def _with_sequence(digests: Mapping[int, TraceDigest], left_out: Counter[str], problems: list[str]) -> Found:
+def _with_sequence(digests: Mapping[int, TraceDigest], beside: _Beside) -> Found:
     by_key: dict[_Key, list[tuple[Entry, Token]]] = defaultdict(list)
     for rank, digest in digests.items():
         columns = digest.collectives
@@ -119,7 +129,7 @@ def _with_sequence(digests: Mapping[int, TraceDigest], left_out: Counter[str], p
             token = columns.tokens[columns.token[span]]
             pair = (token.source, token.destination) if token.kind in (Kind.SEND, Kind.RECV) else None
             if pair is not None and -1 in pair:
-                left_out["messages whose sender or receiver is not recorded"] += 1
+                beside.left_out["messages whose sender or receiver is not recorded"] += 1
                 continue
             sequence = int(columns.sequence[span])
             place = (token.group, token.kind is Kind.RECV, pair, sequence)
@@ -132,9 +142,9 @@ def _with_sequence(digests: Mapping[int, TraceDigest], left_out: Counter[str], p
         why = _mismatch(parts) if key.pair is None else None
         if why is not None:
             mismatches.append(f"number {key.sequence} of group {key.group!r}: {why}")
-            left_out["spans whose kinds or sizes do not fit together"] += len(parts)
+            beside.left_out["spans whose kinds or sizes do not fit together"] += len(parts)
         elif len(parts) < 2:
-            left_out["spans that no other trace has"] += 1
+            beside.left_out["spans that no other trace has"] += 1
         else:
             token = parts[0][1]
             kind = token.kind if key.pair is None else Kind.SEND
@@ -143,7 +153,7 @@ def _with_sequence(digests: Mapping[int, TraceDigest], left_out: Counter[str], p
             )
             found.append((collective, [entry for entry, _ in parts]))
     if mismatches:
-        problems.append(f"{len(mismatches)} collectives differ between ranks; the first is {mismatches[0]}")
+        beside.problems.append(f"{len(mismatches)} collectives differ between ranks; the first is {mismatches[0]}")
     return found
 
 
@@ -160,9 +170,7 @@ def _mismatch(parts: Sequence[tuple[Entry, Token]]) -> str | None:
     return None
 
 
-def _without_sequence(
-    digests: Mapping[int, TraceDigest], left_out: Counter[str], problems: list[str], assumptions: list[str]
-) -> Found:
+def _without_sequence(digests: Mapping[int, TraceDigest], beside: _Beside) -> Found:
     """Only where one group holds all of them: spans of unknown groups cannot be told apart by their order."""
     streams: dict[int, Stream] = {}
     for rank, digest in digests.items():
@@ -171,7 +179,7 @@ def _without_sequence(
         usable = [kind not in (Kind.SEND, Kind.RECV, Kind.OTHER) for kind in (token.kind for token in columns.tokens)]
         kept = loose[np.array([usable[index] for index in columns.token[loose]], dtype=bool)]
         if len(kept) < len(loose):
-            left_out["messages and other spans that carry nothing to pair them by"] += len(loose) - len(kept)
+            beside.left_out["messages and other spans that carry nothing to pair them by"] += len(loose) - len(kept)
         if len(kept):
             streams[rank] = Stream(
                 spans=kept,
@@ -181,22 +189,23 @@ def _without_sequence(
                 step=_steps(digest, columns.start_ns[kept]),
             )
     if len(streams) < 2:
-        left_out["spans that no other trace has"] += sum(len(stream.spans) for stream in streams.values())
+        beside.left_out["spans that no other trace has"] += sum(len(stream.spans) for stream in streams.values())
         return []
     if any(len(digests[rank].groups) > 1 for rank in streams):
-        left_out["spans whose group is not recorded, in a job of several groups"] += sum(
+        beside.left_out["spans whose group is not recorded, in a job of several groups"] += sum(
             len(stream.spans) for stream in streams.values()
         )
-        problems.append(
+        beside.problems.append(
             "spans without group and sequence number (gloo) in a job of several groups cannot be paired; "
             "record with record_shapes and one group, or take a flight recorder dump"
         )
         return []
     name, members = next(iter(digests[next(iter(streams))].groups.items()), ("", None))
     paired, unpaired = pair_by_position(streams)
-    left_out.update(unpaired.spans)
-    problems.extend(unpaired.problems)
-    assumptions.extend(unpaired.assumptions)
+    beside.left_out.update(unpaired.spans)
+    beside.problems.extend(unpaired.problems)
+    beside.assumptions.extend(unpaired.assumptions)
+    beside.strayed.update(unpaired.strayed)
     found: Found = []
     for place, (token, entries) in enumerate(paired):
         collective = Collective(
@@ -250,9 +259,7 @@ def _rooted(collective: Collective, place: int) -> Collective:
 def _columns(
     digests: Mapping[int, TraceDigest],
     found: Found,
-    left_out: Counter[str],
-    problems: Sequence[str],
-    assumptions: Sequence[str],
+    beside: _Beside,
 ) -> Matches:
     ranks = tuple(digests)
     place = {rank: index for index, rank in enumerate(ranks)}
@@ -275,7 +282,8 @@ def _columns(
         **instants,
         enters=enters,
         waits=waits & (instants["end_ns"] != NO_END),
-        left_out={why: number for why, number in left_out.items() if number},
-        problems=tuple(problems),
-        assumptions=tuple(assumptions),
+        left_out={why: number for why, number in beside.left_out.items() if number},
+        problems=tuple(beside.problems),
+        assumptions=tuple(beside.assumptions),
+        strayed={rank: np.array(spans, dtype=np.int64) for rank, spans in beside.strayed.items() if spans},
     )

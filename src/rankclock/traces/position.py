@@ -1,16 +1,18 @@
 """Pairing spans that carry no sequence number: by kind, size and order, with the shift and the holes that fit.
 
-The instants decide: ends of one collective lie close together on all ranks, whatever the clocks' offset and rate, so
-the right pairing has a tight line through (time, difference of ends) and a pairing that is off by a step does not.
-Where steps are too regular for that, the profiler's step numbers decide, then equal numbers of spans (said as an
-assumption). Refuses to choose where none of these tells, or where step numbers and instants contradict each other.
+Where the profiler numbered the steps, spans are paired within steps of the same number (said as an assumption).
+Otherwise the instants decide: ends of one collective lie close together on all ranks, whatever the clocks' offset and
+rate, so the right pairing has a tight line through (time, difference of ends) and a pairing that is off by a step does
+not. Where steps are too regular for that, equal numbers of spans decide (said as an assumption). Refuses to choose
+where none of these tells, where step numbers and instants contradict each other, and where many spans in a row do not
+lie where the others predict them: a stepped clock and lost spans then look alike.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +31,9 @@ FEW = 4
 """With fewer pairs than this nothing is tight or loose."""
 
 CONTRADICTED = 4.0
-"""How many times looser than another the pairing by step numbers is when it is doubted: 2 can be luck."""
+LUCK_PAIRS = 32
+"""The pairing by step numbers is doubted where another is CONTRADICTED * (1 + LUCK_PAIRS / pairs) times tighter: of 64
+ranks with 6 pairs each, 4 had another that was 4 times tighter by luck."""
 
 CLEARER = 2.0
 """How many times looser the next best pairing must be."""
@@ -39,6 +43,15 @@ NOTHING_LOOSER_NS = 1_000
 
 PREDICTED_WITHIN = 0.4
 """A span belongs to the one nearest to its predicted end, within this part of the gap to the next of its kind."""
+
+STRAYED_SPREADS = 64
+"""Beyond so many times the tightness of a pairing a span's place is a surprise."""
+
+SURPRISES = 4
+"""So many surprises of one kind in a row are no outliers: the clock was stepped, or spans are missing on both sides."""
+
+BESIDE = 5
+"""Pairs to each side whose differences say what a span's difference should be, in pairing by steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +73,13 @@ class Unpaired:
     spans: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
+    strayed: dict[int, list[int]] = field(default_factory=dict)
+    """By rank, spans that had a counterpart, but not where it was expected."""
+
+    def refuse(self, rank: int, reference: int, why: str, spans: int) -> None:
+        """Nothing of a rank can be paired."""
+        self.spans["spans whose place among the others cannot be told"] += spans
+        self.problems.append(f"rank {rank} against rank {reference}: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +92,7 @@ class _Fit:
     rate: float
     spread_ns: float
     pairs: int
+    by_steps: bool = False
 
     def difference_at(self, end_ns: Ints) -> Ints:
         line: Ints = np.rint(self.offset_ns + self.rate * (end_ns - self.base_ns)).astype(np.int64)
@@ -79,6 +100,22 @@ class _Fit:
 
 
 Paired = list[tuple[Token, list[tuple[int, int]]]]
+
+ALONE = "spans that no other trace has"
+BY_STEPS = "profiler steps of the same number are the same step of the job"
+STRAYED = (
+    "in the middle many collectives do not end where the others predict it: its clock was stepped or spans are lost, "
+    "which cannot be told apart without step or sequence numbers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """For each of my spans of one class the ordinal of the reference's span that it belongs to, -1 where none."""
+
+    ordinals: list[int]
+    strayed: tuple[int, ...] = ()
+    sure: bool = True
 
 
 def pair_by_position(streams: Mapping[int, Stream]) -> tuple[Paired, Unpaired]:
@@ -91,28 +128,31 @@ def pair_by_position(streams: Mapping[int, Stream]) -> tuple[Paired, Unpaired]:
     for token, places in classes[reference].items():
         for ordinal, place in enumerate(places):
             slots[token, ordinal] = [(reference, int(base.spans[place]))]
-    for rank, stream in streams.items():
+    for rank in streams:
         if rank == reference:
             continue
-        fit, why = _best_fit(base, classes[reference], stream, classes[rank])
-        if fit is not None and why:
-            unpaired.assumptions.append(f"rank {rank} against rank {reference}: {why}")
+        fit, why = _best_fit(base, classes[reference], streams[rank], classes[rank])
         if fit is None:
-            unpaired.spans["spans whose place among the others cannot be told"] += len(stream.spans)
-            unpaired.problems.append(f"rank {rank} against rank {reference}: {why}")
+            unpaired.refuse(rank, reference, why, len(streams[rank].spans))
             continue
-        alone = 0
-        for token, places in classes[rank].items():
-            theirs = classes[reference].get(token, [])
-            for place, ordinal in zip(places, _laid_over(base, theirs, stream, places, fit), strict=True):
-                if ordinal < 0:
-                    alone += 1
-                else:
-                    slots[token, ordinal].append((rank, int(stream.spans[place])))
-        if alone:
-            unpaired.spans["spans that no other trace has"] += alone
+        if why and not (fit.by_steps and why in unpaired.assumptions):
+            unpaired.assumptions.append(why if fit.by_steps else f"rank {rank} against rank {reference}: {why}")
+        laid = {
+            token: _laid(base, classes[reference].get(token, []), streams[rank], places, fit)
+            for token, places in classes[rank].items()
+        }
+        if not all(placed.sure for placed in laid.values()):
+            unpaired.refuse(rank, reference, STRAYED, len(streams[rank].spans))
+            continue
+        spans = streams[rank].spans
+        unpaired.strayed[rank] = [int(spans[place]) for placed in laid.values() for place in placed.strayed]
+        for token, placed in laid.items():
+            unpaired.spans[ALONE] += placed.ordinals.count(-1)
+            for place, ordinal in zip(classes[rank][token], placed.ordinals, strict=True):
+                if ordinal >= 0:
+                    slots[token, ordinal].append((rank, int(spans[place])))
     paired = [(token, entries) for (token, _), entries in slots.items() if len(entries) > 1]
-    unpaired.spans["spans that no other trace has"] += len(slots) - len(paired)
+    unpaired.spans[ALONE] += len(slots) - len(paired)
     return paired, unpaired
 
 
@@ -146,9 +186,11 @@ def _best_fit(
     numbered = _same_steps(stream.step[mine], base.step[theirs])
     if len(numbered):
         fit = _fit(my_ends[numbered[:, 0]], their_ends[numbered[:, 1]], 0)
-        if few >= FEW and fit.spread_ns > CONTRADICTED * fits[0].spread_ns + NOTHING_LOOSER_NS:
-            return None, f"step numbers and instants contradict each other (a shift by {fits[0].shift} fits better)"
-        return fit, ""
+        best = fits[0]
+        tighter = CONTRADICTED * (1 + LUCK_PAIRS / best.pairs)
+        if few >= FEW and fit.spread_ns > tighter * best.spread_ns + NOTHING_LOOSER_NS:
+            return None, f"step numbers and instants contradict each other (a shift by {best.shift} fits better)"
+        return replace(fit, by_steps=True), BY_STEPS
     if few >= FEW:
         fits = [fit for fit in fits if fit.spread_ns < looser_ns]
         if len(fits) == 1:
@@ -200,10 +242,36 @@ def _densest(values: Floats, width: float) -> float:
     return float(np.median(ordered[start : reach[start]]))
 
 
-def _laid_over(base: Stream, theirs: list[int], stream: Stream, mine: list[int], fit: _Fit) -> list[int]:
-    """For each of my spans of one class the ordinal of the reference's span that it belongs to, -1 where none."""
+def _laid(base: Stream, theirs: list[int], stream: Stream, mine: list[int], fit: _Fit) -> _Laid:
     if not theirs:
-        return [-1] * len(mine)
+        return _Laid([-1] * len(mine))
+    if fit.by_steps:
+        return _laid_by_steps(base, theirs, stream, mine)
+    return _laid_by_instants(base, theirs, stream, mine, fit)
+
+
+def _laid_by_steps(base: Stream, theirs: list[int], stream: Stream, mine: list[int]) -> _Laid:
+    """The k-th of a step with the k-th, but where the ends of that pair lie apart as no neighbouring pair's do."""
+    pairs = _same_steps(stream.step[mine], base.step[theirs])
+    ordinals = [-1] * len(mine)
+    their_ends = base.end_ns[theirs]
+    differences = stream.end_ns[mine][pairs[:, 0]] - their_ends[pairs[:, 1]]
+    order = np.sort(their_ends)
+    spread = float(np.median(np.abs(np.diff(differences)))) if len(pairs) > 1 else 0.0
+    for index, (own, other) in enumerate(pairs.tolist()):
+        # Two spans lost in one step, one here and another there, leave equal numbers that do not belong together.
+        place = int(np.searchsorted(order, their_ends[other]))
+        near = [abs(int(order[at]) - int(their_ends[other])) for at in (place - 1, place + 1) if 0 <= at < len(order)]
+        beside = differences[max(0, index - BESIDE) : index], differences[index + 1 : index + 1 + BESIDE]
+        strayed = [abs(int(differences[index]) - float(np.median(side))) for side in beside if len(side)]
+        limit = min(PREDICTED_WITHIN * min(near, default=0), STRAYED_SPREADS * (spread + NOTHING_LOOSER_NS))
+        if not near or not strayed or min(strayed) <= limit:
+            ordinals[own] = other
+    astray = [mine[own] for own in pairs[:, 0].tolist() if ordinals[own] < 0]
+    return _Laid(ordinals, tuple(astray))
+
+
+def _laid_by_instants(base: Stream, theirs: list[int], stream: Stream, mine: list[int], fit: _Fit) -> _Laid:
     ends = base.end_ns[theirs]
     expected = ends + fit.difference_at(ends)
     found = stream.end_ns[mine]
@@ -228,4 +296,8 @@ def _laid_over(base: Stream, theirs: list[int], stream: Stream, mine: list[int],
         if distance[index] <= reach[slot] and slot not in taken:
             taken[slot] = index
             result[index] = int(order[slot])
-    return result
+    within = (found >= expected_sorted[0]) & (found <= expected_sorted[-1])
+    surprising = within & (distance > STRAYED_SPREADS * (fit.spread_ns + NOTHING_LOOSER_NS))
+    runs = np.convolve(surprising.astype(np.int64), np.ones(SURPRISES, dtype=np.int64), mode="valid")
+    strayed = [mine[index] for index in np.flatnonzero(surprising).tolist() if result[index] < 0]
+    return _Laid(result, tuple(strayed), sure=not len(runs) or int(runs.max()) < SURPRISES)

@@ -8,8 +8,9 @@ contradict the others, and what was left out. Refuses to join clocks that the tr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from rankclock.timebase import Offset, format_span_ns
 from rankclock.traces.bounds_lp import MAX_RATE_PPM, BoundProblem, Conflict
 from rankclock.traces.clock_segments import Recovering, Segment
 from rankclock.traces.digest import TraceDigest
+from rankclock.traces.estimate import LEAST_SIDE
 from rankclock.traces.flight_recorder import UNBOUNDED
 from rankclock.traces.matching import Matches, match
 from rankclock.traces.timemap import Alignment, Piece, RankMap
@@ -33,6 +35,12 @@ WANDER_PER_S = 3e-8
 MISPAIRED_SHARE = 0.02
 """Collectives that may be left out as mispaired or misread; with more, a whole clock is at fault."""
 
+CONTRADICTED_SHARE = 0.05
+"""Ranks of one clock contradict each other in fewer collectives than this, if that clock is stepped."""
+
+MOST_OF_WINDOW = 0.5
+"""A step of more than this part of a trace mixes up what was before it and what behind."""
+
 MAX_ATTEMPTS = 24
 
 
@@ -47,6 +55,8 @@ class ClockSolution:
     collectives: int
     steps: tuple[tuple[int, int], ...]
     """Breaks seen: local time, and by how much the estimate jumps there."""
+    smallest_step_ns: int | None
+    """A smaller step, or one beside fewer than three collectives, may not be seen; None where none would be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,29 +80,26 @@ def recover(
     broadcast_root: int | None = None,
     wander_per_s: float = WANDER_PER_S,
 ) -> Recovery:
-    """Bounds and estimates of every rank's clock against that of the lowest rank. Raises UserError."""
+    """Bounds and estimates of every rank's clock against that of the first clock that was not stepped."""
     if len(digests) < 2:
         raise UserError("clocks are recovered from what ranks did together: give the traces of at least two ranks")
     matches = match(digests, broadcast_root=broadcast_root)
     problems = list(matches.problems)
     clock_of, names = _clocks(digests, matches, one_clock_per_host, problems)
-    state = Recovering(digests, matches, clock_of, len(names), wander_per_s=wander_per_s)
-    state.break_lines()
-    problem, excluded, dropped = _consistent(state, names, problems)
+    make = partial(Recovering, digests, matches, clock_of, len(names), wander_per_s=wander_per_s)
+    state = _state(make, clock_of, names, problems)
+    problem, excluded = _consistent(state, names, problems)
     assumptions = [*matches.assumptions, ESTIMATE, f"crystals change their rate by at most {wander_per_s:g} per second"]
     if one_clock_per_host and len(set(clock_of.values())) < len(digests):
         assumptions.append("ranks with the same host_name share one clock")
-    if state.smallest_step_ns:
-        assumptions.append(
-            f"no clock was stepped by less than {format_span_ns(state.smallest_step_ns)}, which is not seen"
-        )
+    assumptions += _unseen_steps(state, names)
     solver = _Solver(state, problem, names, excluded, tuple(assumptions))
     maps = {rank: solver.rank_map(rank) for rank in digests}
     reference = names[0]
     alignment = Alignment(reference=reference, method=METHOD, ranks=maps, problems=tuple(problems))
     left_out = Counter(matches.left_out)
-    if dropped:
-        left_out["collectives that contradict all others"] += len(dropped)
+    if state.dropped:
+        left_out["collectives that contradict all others"] += len(state.dropped)
     return Recovery(
         alignment=alignment,
         clocks=tuple(solver.solution(clock) for clock in range(len(names))),
@@ -103,6 +110,45 @@ def recover(
         assumptions=tuple(assumptions),
         rows=problem.rows,
     )
+
+
+def _state(
+    make: Callable[[], Recovering], clock_of: dict[int, int], names: list[str], problems: list[str]
+) -> Recovering:
+    """Clocks with their breaks. The reference is the first clock without any; `clock_of` and `names` are reordered."""
+    state = make()
+    state.break_lines()
+    steady = state.steady_clocks
+    if len(names) == 2 and len(steady) < 2:
+        problems.append(
+            f"{names[0]} or {names[1]} was stepped: of two clocks it cannot be told which; time is that of {names[0]}"
+        )
+    if 0 in steady or not steady:
+        return state
+    other = steady[0]
+    problems.append(f"{names[0]} was stepped or changed its rate: time is that of {names[other]}")
+    names[0], names[other] = names[other], names[0]
+    swapped = {0: other, other: 0}
+    clock_of.update({rank: swapped.get(clock, clock) for rank, clock in clock_of.items()})
+    state = make()
+    state.break_lines()
+    return state
+
+
+def _unseen_steps(state: Recovering, names: list[str]) -> list[str]:
+    """What is assumed of steps that would not be seen."""
+    smallest = {clock: state.smallest_step_ns(clock) for clock in range(len(names))}
+    seen = [step_ns for step_ns in smallest.values() if step_ns is not None]
+    lines = []
+    if seen:
+        lines.append(
+            f"no clock was stepped by less than {format_span_ns(max(seen))}, or with fewer than {LEAST_SIDE} "
+            "collectives before or behind it, which is not seen"
+        )
+    if len(seen) < len(names):
+        few = ", ".join(names[clock] for clock, step_ns in smallest.items() if step_ns is None)
+        lines.append(f"not stepped at all, which too few collectives would show: {few}")
+    return lines
 
 
 def _clocks(
@@ -123,7 +169,10 @@ def _clocks(
 
 
 def _contradict(matches: Matches, ranks: list[int]) -> bool:
-    """Whether some collective ends on one of these ranks before it begins on another, by more than stamps may err."""
+    """Whether collectives end on one of these ranks before they begin on another, by more than stamps may err.
+
+    A clock stepped back makes those so that it was stepped in, one for each of the few streams.
+    """
     inside = np.isin(matches.rank, [matches.ranks.index(rank) for rank in ranks])
     count = len(matches.collectives)
     latest = np.full(count, np.iinfo(np.int64).min)
@@ -131,24 +180,22 @@ def _contradict(matches: Matches, ranks: list[int]) -> bool:
     starts, ends = inside & matches.enters, inside & matches.waits
     np.maximum.at(latest, matches.collective[starts], (matches.start_ns - matches.slack_ns)[starts])
     np.minimum.at(earliest, matches.collective[ends], (matches.end_ns + matches.slack_ns)[ends])
-    return bool((latest > earliest).any())
+    shared = (latest > np.iinfo(np.int64).min) & (earliest < np.iinfo(np.int64).max)
+    return int((latest > earliest).sum()) > max(2.0, CONTRADICTED_SHARE * int(shared.sum()))
 
 
-def _consistent(
-    state: Recovering, names: list[str], problems: list[str]
-) -> tuple[BoundProblem, dict[int, str], set[int]]:
+def _consistent(state: Recovering, names: list[str], problems: list[str]) -> tuple[BoundProblem, dict[int, str]]:
     """A problem that has a solution, after leaving out as little as possible of what contradicts the rest."""
-    excluded: dict[int, str] = {}
-    dropped: set[int] = set()
+    excluded = _beyond_order(state, names, problems)
     allowed = max(1, int(MISPAIRED_SHARE * state.constraining))
     for _ in range(MAX_ATTEMPTS):
-        problem = state.problem(without_clocks=set(excluded), without_collectives=dropped)
+        problem = state.problem(without_clocks=set(excluded))
         found = _contradictions(problem, state)
         if not found:
             break
         guilty = {conflict.collective for conflict in found}
-        if len(dropped | guilty) <= allowed:
-            dropped |= guilty
+        if len(state.dropped | guilty) <= allowed:
+            state.leave_out(state.dropped | guilty)
             continue
         clock = _most_in_conflict(found, state)
         worst = max(conflict.needed_us for conflict in found)
@@ -158,13 +205,27 @@ def _consistent(
         )
         problems.append(f"{names[clock]}: {excluded[clock]}; it is left out")
     else:
-        problem = state.problem(without_clocks=set(range(len(names))), without_collectives=dropped)
+        problem = state.problem(without_clocks=set(range(len(names))))
         excluded = dict.fromkeys(range(1, len(names)), "too many ranks contradict each other to tell which are right")
         problems.append("the collectives contradict each other too often to tell anything of the clocks")
-    if dropped:
-        problems.append(f"{len(dropped)} collectives contradict all others (mispaired or misread): left out")
-    state.dropped = dropped
-    return problem, excluded, dropped
+    if state.dropped:
+        problems.append(f"{len(state.dropped)} collectives contradict all others (mispaired or misread): left out")
+    return problem, excluded
+
+
+def _beyond_order(state: Recovering, names: list[str], problems: list[str]) -> dict[int, str]:
+    """Clocks whose breaks cannot be placed: too many, or steps so far that the stamps' order says nothing any more."""
+    excluded = {}
+    for clock in range(1, len(names)):
+        first, last = state.window(clock)
+        farthest = max((abs(jump_ns) for _, jump_ns in state.steps_of(clock)), default=0)
+        if clock in state.unplaced:
+            excluded[clock] = "it was stepped or changed its rate, and its stamps do not show where"
+        elif farthest > MOST_OF_WINDOW * (last - first):
+            excluded[clock] = f"it was stepped by {format_span_ns(farthest)}, too far for its trace to show where"
+        if clock in excluded:
+            problems.append(f"{names[clock]}: {excluded[clock]}; it is left out")
+    return excluded
 
 
 def _contradictions(problem: BoundProblem, state: Recovering) -> list[Conflict]:
@@ -239,6 +300,7 @@ class _Solver:
             rate_ppb=rate,
             collectives=state.count_of(clock),
             steps=tuple(state.steps_of(clock)),
+            smallest_step_ns=state.smallest_step_ns(clock),
         )
 
     def _solve(self, clock: int) -> tuple[tuple[Piece, ...], str]:
