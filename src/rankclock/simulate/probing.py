@@ -168,6 +168,14 @@ class Simulation:
         self._paths[local, peer] = there
         self._paths[peer, local] = back
 
+    def path(self, source: str, target: str) -> Path:
+        """One direction between two hosts."""
+        return self._paths[source, target]
+
+    def paths(self) -> list[Path]:
+        """All directions."""
+        return list(self._paths.values())
+
     def set_peers(self, name: str, peers: Mapping[str, Address] | tuple[str, ...]) -> None:
         """Let a host ask these."""
         host = self.hosts[name]
