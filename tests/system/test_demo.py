@@ -69,7 +69,7 @@ def interrupted(tmp_path: Path, *, after_s: float, number: int) -> None:
     """Ends a demo some seconds after its first word and looks for what it left."""
     out = tmp_path / f"demo-{after_s}"
     process = subprocess.Popen(
-        ["env", "--default-signal=INT", *NO_SYS_TIME, *DEMO, str(out)],  # a shell's background jobs ignore SIGINT
+        [*NO_SYS_TIME, *DEMO, str(out)],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | {TAG: str(out)},
     )  # fmt: skip
     try:
