@@ -3,5 +3,5 @@
 import signal
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Background jobs of a shell start with SIGINT ignored, and so does all that they start: nothing could be interrupted.
+    # Background jobs of a shell start with SIGINT ignored, and so does what they start: nothing could be interrupted.
     signal.signal(signal.SIGINT, signal.default_int_handler)
