@@ -253,14 +253,18 @@ def offset_at(history: ClockHistory, live: ClockLine, real_ns: int) -> Offset:
     Since that line the clock may have been slewed anew or set, and nobody looked: what that can hide widens the bound.
     """
     last = history.last
-    if last is None or last.est_ns is None or live.est_ns is None:
+    if live.est_ns is None:
+        return history.offset_at_real(real_ns)
+    if last is None:
         return ClockHistory(history.header, [live]).offset_at_real(real_ns)
     passed_ns = live.raw_ns - last.raw_ns
     gained_ns = live.real_ns - last.real_ns - passed_ns
     if real_ns <= last.real_ns + min(gained_ns, 0):
         return history.offset_at_real(real_ns)
     header = replace(history.header, reference=history.reference)
-    if passed_ns <= 0 or abs(gained_ns) > passed_ns * KERNEL_RATE_LIMIT_PPB // PPB + 1:
+    if last.est_ns is None:
+        recent = ClockHistory(header, [last, live])
+    elif passed_ns <= 0 or abs(gained_ns) > passed_ns * KERNEL_RATE_LIMIT_PPB // PPB + 1:
         recent = ClockHistory(header, [last, replace(live, event=ClockEvent.STEP)])
     else:
         apart_ns = live.real_ns - last.real_ns

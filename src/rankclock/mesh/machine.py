@@ -169,6 +169,10 @@ class ProbeMachine:
             return self._answer(datagram, source, arrival, now_ns)
         return self._learn(datagram, arrival, now_ns)
 
+    def handle_end(self, now_ns: int) -> list[Action]:
+        """The process ends: what is held back is told."""
+        return [] if self._follower is None else self._follower.finish(now_ns)
+
     def report(self, now_ns: int, *, stamps: str) -> NodeReport:
         """Everything known now."""
         counters = dict(self.counters)

@@ -36,6 +36,10 @@ SCHEMA = "rankclock-measured/1"
 MAX_PATHS = 4
 """A burst has four pairs: more ports would never be used."""
 
+START_NS = (*ProbeSettings().start_ns, 1_100_000_000, 1_800_000_000, 2_700_000_000, 3_800_000_000)
+"""Where bursts come seconds apart later on, a few more at the start: bounds grow by the doubt of the rate, which is
+3 ppm after the first second and 0.5 ppm after the fourth."""
+
 CONTROL_BYTES = 1 << 20
 """The longest control line: 10,000 peers fit."""
 
@@ -131,6 +135,8 @@ def _obey(options: argparse.Namespace) -> int:
                 _say({"error": "connect comes before report", "kind": "UserError"})
         if commands.ended:
             break
+    if machine is not None and driver is not None:
+        driver.perform(machine.handle_end(read_clocks().raw_after_ns))
     return int(ExitCode.OK)
 
 
@@ -185,7 +191,7 @@ def _begin(node: str, command: dict[str, Any], sockets: list[StampedSocket]) -> 
     if told is None:
         machine = _machine(node, key, sockets[0])
         return machine, Driver(machine, sockets, on_measured=lambda _: None, on_notice=_tell)
-    settings = ProbeSettings(period_ns=round(told["period_s"] * 1e9))
+    settings = ProbeSettings(period_ns=round(told["period_s"] * 1e9), start_ns=START_NS)
     role = Role(reference=told["reference"], successors=tuple(told["successors"]), anchor_ns=told.get("anchor_ns"))
     timescale = Timescale(node, role, period_ns=settings.period_ns, known=command["peers"])
     machine = _machine(node, key, sockets[0], settings=settings, follower=Follower(timescale))

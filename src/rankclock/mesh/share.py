@@ -2,7 +2,8 @@
 
 A file in /dev/shm (or the temporary folder), mapped by all. Each slot carries its number and a checksum, so that a
 reader sees whole records or none, on any processor and without a lock. A reader that comes late finds the newest slots
-and learns how many it missed. Refuses a file that is not such a ring.
+and learns how many it missed. Once all have mapped it the file's name is removed: a killed job leaves nothing behind.
+Refuses a file that is not such a ring.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class ShareWriter:
     @classmethod
     def open(cls, path: Path) -> Self:
         """The ring that `create` made. Raises HostError."""
-        return cls(_map(path, write=True))
+        memory, file = _map(path, write=True)
+        os.close(file)
+        return cls(memory)
 
     def publish(self, record: Published) -> None:
         """Write the next record."""
@@ -72,16 +75,15 @@ class ShareWriter:
 class ShareReader:
     """A rank's end. missed: how many records were overwritten before they were read."""
 
-    def __init__(self, memory: mmap.mmap, path: Path) -> None:
-        self._memory = memory
+    def __init__(self, memory: mmap.mmap, file: int) -> None:
+        self._memory, self._file = memory, file
         self._read = 0
-        self.path = path
         self.missed = 0
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """The ring that `create` made. Raises HostError."""
-        return cls(_map(path, write=False), path)
+        return cls(*_map(path, write=False))
 
     @staticmethod
     def create() -> Path:
@@ -121,14 +123,16 @@ class ShareReader:
         self._read = count
         return found
 
-    def close(self) -> None:
-        """Unmap it."""
-        self._memory.close()
+    @property
+    def path(self) -> Path:
+        """Where this user's processes can open it, also when its name is gone."""
+        return Path(f"/proc/{os.getpid()}/fd/{self._file}")
 
-    def remove(self) -> None:
-        """Remove the file; those who have mapped it keep it."""
+    def close(self) -> None:
+        """Unmap it; safe to call twice."""
+        self._memory.close()
         with contextlib.suppress(OSError):
-            self.path.unlink()
+            os.close(self._file)
 
     def _slot(self, number: int) -> Published | None:
         slot = HEAD_BYTES + (number % SLOTS) * SLOT_BYTES
@@ -143,19 +147,21 @@ class ShareReader:
             return None
 
 
-def _map(path: Path, *, write: bool) -> mmap.mmap:
+def _map(path: Path, *, write: bool) -> tuple[mmap.mmap, int]:
+    """The mapping, and the open file. Raises HostError."""
+    file = -1
     try:
-        file = os.open(path, os.O_RDWR if write else os.O_RDONLY)
-        try:
-            memory = mmap.mmap(file, FILE_BYTES, prot=mmap.PROT_READ | (mmap.PROT_WRITE if write else 0))
-        finally:
-            os.close(file)
+        file = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
+        memory = mmap.mmap(file, FILE_BYTES, prot=mmap.PROT_READ | (mmap.PROT_WRITE if write else 0))
     except (OSError, ValueError) as error:
+        if file >= 0:
+            os.close(file)
         raise HostError(f"shared memory {path} cannot be opened: {error}") from error
     if memory[: len(MAGIC)] != MAGIC:
         memory.close()
+        os.close(file)
         raise HostError(f"shared memory {path} is not rankclock's: it begins with other bytes")
-    return memory
+    return memory, file
 
 
 def _encode(record: Published) -> bytes:

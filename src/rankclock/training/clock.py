@@ -114,6 +114,7 @@ class RankClock:
         job: str | None = None,
         directory: str | os.PathLike[str] | None = None,
         timeout_s: float = 60.0,
+        period_s: float = 5.0,
         on_event: Callable[[ClockLine], None] | None = None,
     ) -> RankClock:
         """Begin to measure, in the background; all ranks of the job call it.
@@ -123,23 +124,24 @@ class RankClock:
         or `rank`, `world_size` and `rendezvous` (HOST:PORT of rank 0), as `rankclock verify` has them. process_group:
         its ranks take part, all ranks without it.
         directory: where the history is kept as rankclock-clock.rank<R>.jsonl, nowhere without.
-        timeout_s: how long the other ranks are waited for. on_event: called from a thread of ours with every line of
-        the history that has an event. Never raises: what went wrong is `offset().unknown_why`.
+        timeout_s: how long the other ranks are waited for. period_s: from one burst of probes to the next.
+        on_event: called from a thread of ours with every line of the history that has an event. Never raises: what went
+        wrong is `offset().unknown_why`.
         """
         if os.environ.get(DISABLE_VARIABLE) == "1":
             return cls(None)
-        from rankclock.training.job import JobOptions
-
-        options = JobOptions(
-            hosts=hosts, rank=rank, world_size=world_size, rendezvous=rendezvous, job=job, timeout_s=timeout_s
-        )
 
         def join() -> Membership:
+            # All of it in the thread: what is imported here takes a quarter of a second.
             from rankclock.training.clock_crew import join_job
             from rankclock.training.clock_meeting import open_meeting
+            from rankclock.training.job import JobOptions
 
+            options = JobOptions(
+                hosts=hosts, rank=rank, world_size=world_size, rendezvous=rendezvous, job=job, timeout_s=timeout_s
+            )
             with open_meeting(options, os.environ, purpose="clock", process_group=process_group) as meeting:
-                return join_job(meeting, job=options.job or "", timeout_s=timeout_s)
+                return join_job(meeting, timeout_s=timeout_s, period_s=period_s)
 
         return cls(join, directory=directory, on_event=on_event)
 
@@ -171,9 +173,6 @@ class RankClock:
         reading = read_clocks()
         live = self._measured(reading)
         with self._lock:
-            history, last = self._history, self._history.last
-            if last is None or live.estimate_ns is None:
-                return history.offset_at_real(local_realtime_ns)
             line = ClockLine(
                 real_ns=reading.real_ns,
                 raw_ns=_middle(reading),
@@ -181,7 +180,7 @@ class RankClock:
                 hi_ns=live.hi_ns,
                 est_ns=live.estimate_ns,
             )
-            return offset_at(history, line, local_realtime_ns)
+            return offset_at(self._history, line, local_realtime_ns)
 
     def to_cluster_ns(self, local_realtime_ns: int) -> int | None:
         """Cluster time, best guess, when `time.time_ns()` gave this; None where unknown. `offset_at` has its doubt."""
@@ -278,11 +277,13 @@ class RankClock:
             self._begin(member)
             while not self._stop.wait(REFRESH_S if self._known.is_set() else REFRESH_S / 10):
                 self._watch(member)
+            member.close()
             self._refresh()
         except Exception as error:
             self._lose(f"measuring ended: {type(error).__name__}: {error}")
         finally:
             member.close()
+            member.share.close()
             if self._file is not None:
                 self._file.close(self._history.last)
 

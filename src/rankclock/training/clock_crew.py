@@ -65,7 +65,7 @@ class Membership:
         try:
             prober.close()
             self.prober = Prober.start(node=self.node, bind=f"{self.task['host']}:{prober.port}")
-            _connect(self.prober, self.task)
+            _connect(self.prober, {**self.task, "share": str(self.share.path)})
         except RankclockError as error:
             return [f"the prober of this host ended and cannot be started again: {error}"]
         return [f"the prober of this host ended and was started again ({self._restarts} of {RESTARTS})"]
@@ -74,10 +74,9 @@ class Membership:
         """End the prober, where it is this rank's."""
         if self.prober is not None:
             self.prober.close()
-            self.share.remove()
 
 
-def join_job(meeting: Rendezvous, *, job: str, timeout_s: float, period_s: float = PERIOD_S) -> Membership:
+def join_job(meeting: Rendezvous, *, timeout_s: float, period_s: float = PERIOD_S) -> Membership:
     """Form the clocks of a job; called by all ranks. Raises what ended the meeting, HostError where this host fails."""
     clocks: list[JobClock] = []
 
@@ -110,18 +109,19 @@ def join_job(meeting: Rendezvous, *, job: str, timeout_s: float, period_s: float
         if prober is not None:
             _connect(prober, task)
         share = ShareReader.open(Path(task["share"]))
-        # Rank 0 must not end the meeting before all have opened what they share.
+        # All have opened what they share before its name goes.
         meeting.exchange(None, lambda values: values, timeout_s=timeout_s)
     except BaseException:
         if prober is not None:
             prober.close()
+        raise
+    finally:
         if path is not None:
             path.unlink(missing_ok=True)
-        raise
     return Membership(
         rank=meeting.rank,
         world_size=meeting.world_size,
-        job=job,
+        job=meeting.job.removeprefix("clock "),
         host=socket.gethostname(),
         node=part["node"],
         clock_id=identity,

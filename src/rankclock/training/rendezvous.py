@@ -101,6 +101,7 @@ class Rendezvous(ABC):
 
     rank: int
     world_size: int
+    job: str
     key: bytes
     """32 bytes that only the ranks of this job have. Without a key file it protects against who cannot listen in."""
 
@@ -169,7 +170,7 @@ class _Hosting(Rendezvous):
         self, place: Place, *, host: str, timeout_s: float, shared: bytes | None, listener: socket.socket | None = None
     ) -> None:
         salt = secrets.token_bytes(32)
-        self.rank, self.world_size = 0, place.world_size
+        self.rank, self.world_size, self.job = 0, place.world_size, place.job
         self.key = derive_key(shared, b"probes", salt)
         self._shared = shared
         self._connections: dict[int, Connection] = {}
@@ -329,7 +330,7 @@ class _Visiting(Rendezvous):
     """Every other rank: one connection to rank 0."""
 
     def __init__(self, place: Place, *, host: str, timeout_s: float, shared: bytes | None) -> None:
-        self.world_size = place.world_size
+        self.world_size, self.job = place.world_size, place.job
         self._place, self._shared = place, shared
         self._guest = Guest(place)
         self._hello = hello(place, host=host, pid=os.getpid())
