@@ -69,7 +69,7 @@ def _rows(cluster_file: Path | None) -> list[StatusRow]:
 
 
 def _lab_rows(name: str) -> list[StatusRow]:
-    """Claims of a lab's nodes; the truth is shown in words of the claim's own kind: against the lab's reference."""
+    """Claims of a lab's nodes, and the true offset from the lab's reference at the instant of each claim."""
     from rankclock.fleet.collect import collect_states
     from rankclock.fleet.status_table import StatusRow
     from rankclock.fleet.transport import InLab
@@ -78,7 +78,10 @@ def _lab_rows(name: str) -> list[StatusRow]:
     lab = Lab.attach(name)
     names = [node.name for node in lab.scenario.cluster.nodes]
     states = collect_states({node: InLab(lab=lab, node=node) for node in names})
-    return [StatusRow(state=state, truth_ns=lab.true_offset_ns(node, lab.reference)) for node, state in states.items()]
+    return [
+        StatusRow(state=state, truth_ns=lab.true_offset_ns(node, lab.reference, at_raw_ns=state.claimed.at_raw_ns))
+        for node, state in states.items()
+    ]
 
 
 def _show(rows: list[StatusRow]) -> None:
