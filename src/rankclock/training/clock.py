@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rankclock.clockmath.history import ClockHistory, offset_at
-from rankclock.clockmath.realtime import Reading
+from rankclock.clockmath.realtime import KERNEL_RATE_LIMIT_PPB, Reading
 from rankclock.errors import RankclockError
 from rankclock.mesh.clocks import read_clocks
 from rankclock.timebase import NS_PER_S, Offset
@@ -157,12 +157,16 @@ class RankClock:
 
     def window(self) -> tuple[int, int] | None:
         """(earliest, latest): cluster time now lies between them; None while unknown."""
+        at = self.at_raw(clock_gettime_ns(CLOCK_MONOTONIC_RAW))
+        return None if at is None else (at[0], at[2])
+
+    def at_raw(self, raw_ns: int) -> tuple[int, int, int] | None:
+        """(earliest, likely, latest) cluster time when the local CLOCK_MONOTONIC_RAW read this, lately or just now."""
         newest = self._usable()
         if newest is None or newest.relation is None:
             return None
-        raw_ns = clock_gettime_ns(CLOCK_MONOTONIC_RAW)
         lo_ns, hi_ns = newest.relation.bounds_at(raw_ns)
-        return raw_ns - hi_ns, raw_ns - lo_ns
+        return raw_ns - hi_ns, raw_ns - newest.relation.estimate_at(raw_ns), raw_ns - lo_ns
 
     def offset(self) -> Offset:
         """Local CLOCK_REALTIME - cluster time now. age_ns: since the reference was last heard of."""
@@ -223,7 +227,9 @@ class RankClock:
             return Offset.unknown(self.why_unknown or "not measured yet", reference=self.reference, method=METHOD)
         raw_ns = _middle(reading)
         lo_ns, hi_ns = newest.relation.bounds_at(raw_ns)
-        lo_ns, hi_ns = reading.lead_lo_ns + lo_ns, reading.lead_hi_ns + hi_ns
+        # CLOCK_REALTIME was read at some instant of the reading; up to the middle a slew may have moved it.
+        slewed_ns = reading.width_ns * KERNEL_RATE_LIMIT_PPB // (2 * NS_PER_S) + 1
+        lo_ns, hi_ns = reading.lead_lo_ns + lo_ns - slewed_ns, reading.lead_hi_ns + hi_ns + slewed_ns
         estimate_ns = reading.real_ns - raw_ns + newest.relation.estimate_at(raw_ns)
         return Offset(
             lo_ns=lo_ns,
