@@ -22,12 +22,11 @@ from rankclock.mesh.clocks import clock_identity, read_clocks
 from rankclock.mesh.share import ShareReader
 from rankclock.timebase import NS_PER_S
 from rankclock.training.measurement import JobClock, group_by_clock
-from rankclock.training.peers import choose_peers
+from rankclock.training.peers import SUCCESSORS, choose_peers
 from rankclock.training.rendezvous import Rendezvous
 
-__all__ = ["PERIOD_S", "SUCCESSORS", "Membership", "join_job"]
+__all__ = ["PERIOD_S", "Membership", "join_job"]
 
-SUCCESSORS = 3
 PERIOD_S = 5.0
 """From burst to burst once started: a line through the last minute of bursts holds to a microsecond for a minute."""
 
