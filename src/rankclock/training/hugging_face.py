@@ -1,0 +1,86 @@
+"""The rank clock in transformers' Trainer: `Trainer(..., callbacks=[RankClockCallback()])`.
+
+What it does is in `torch_loop`; this maps the Trainer's events to it. `RankClockCallback.attach(trainer)` does the same
+and stands first among the callbacks, so that TensorBoard, W&B and the others log its metrics too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from rankclock.training.clock import RankClock
+from rankclock.training.torch_loop import TrainingClock
+
+__all__ = ["RankClockCallback"]
+
+
+class RankClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+    """Options as `TrainingClock`; the folder and the checkpoints are the Trainer's output_dir unless given.
+
+    guard=False leaves the mtimes of checkpoints alone.
+    """
+
+    def __init__(self, *, guard: bool = True, **options: Any) -> None:
+        self._guard, self._options = guard, options
+        self.training: TrainingClock | None = None
+
+    @classmethod
+    def attach(cls, trainer: Any, **options: Any) -> RankClockCallback:
+        """Add it to a Trainer, before its loggers."""
+        callback = cls(**options)
+        trainer.callback_handler.callbacks.insert(0, callback)
+        return callback
+
+    @property
+    def clock(self) -> RankClock | None:
+        """This rank's clock; None before training begins."""
+        return None if self.training is None else self.training.clock
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """The clock begins to measure; raises ClocksApart with fail=True."""
+        if self.training is not None:
+            self.training.close()
+        options: dict[str, Any] = {"directory": args.output_dir, "log_every": max(int(args.logging_steps), 1)}
+        options |= {"guard": args.output_dir} if self._guard else {}
+        self.training = TrainingClock(model, **(options | self._options))
+        self.training.steps = state.global_step
+        self.training.begin()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The gradient exchange is over."""
+        if self.training is not None:
+            self.training.exchanged()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """A step is done; if a save is due, checkpoints are put in order before the Trainer rotates them."""
+        if self.training is not None:
+            self.training.step()
+            if control.should_save:
+                self.training.before_save()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Saves by epoch are due here."""
+        if self.training is not None and control.should_save:
+            self.training.before_save()
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After the save: other tools than the Trainer look at mtimes too."""
+        if self.training is not None:
+            self.training.before_save()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """The metrics go into what the Trainer logs, and into its history."""
+        if self.training is None:
+            return
+        metrics = self.training.metrics()
+        if isinstance(logs, dict):
+            logs.update(metrics)
+        if state.log_history:
+            state.log_history[-1].update(metrics)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The last steps are exchanged and the clock ends."""
+        if self.training is not None:
+            self.training.close()
