@@ -1,11 +1,22 @@
-"""All benchmarks, one after the other (`make bench`), about five minutes; one alone: `python -m benchmarks.NAME`."""
+"""All benchmarks, one after the other (`make bench`), about twenty minutes; one alone: `python -m benchmarks.NAME`."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-NAMES = ("probe_accuracy", "lab_fifty", "plan_against_lab", "doctor", "tolerances")
+NAMES = (
+    "probe_accuracy",
+    "lab_fifty",
+    "plan_against_lab",
+    "doctor",
+    "tolerances",
+    "clock_truth",
+    "clock_methods",
+    "clock_faults",
+    "clock_cost",
+    "mesh_scale",
+)
 
 
 def main() -> int:

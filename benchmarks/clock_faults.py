@@ -1,6 +1,6 @@
 """What the others report when things go wrong: coverage and width of every published bound, over many hidden truths.
 
-    python -m benchmarks.clock_faults [SEEDS]      # per scenario; default 5: 60 runs, about two minutes; 20 for 240
+    python -m benchmarks.clock_faults [SEEDS]      # per scenario; default 5: 60 runs, about two minutes; 17 for 204
 
 Five hosts in virtual time, the very state machine that runs on a socket. Clocks are up to 20 s and 100 ppm off and
 wander; paths take 3 to 60 µs each way, so that an estimate is off by up to 28 µs before anything goes wrong.

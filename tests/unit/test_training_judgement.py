@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+from math import isqrt
 from random import Random
 
 import pytest
@@ -293,7 +294,12 @@ def test_the_graph_of_peers_joins_all_clocks_and_asks_little_of_each(count: int)
             waiting.append(peer)
     assert len(joined) == count
     if count > FULL_MESH_UP_TO:
-        assert max(len(peers) for peers in chosen) <= 6
+        leaders = isqrt(count) if count > 128 else 0
+        assert max(len(peers) for peers in chosen[1 + leaders :]) <= 6
+        assert max(len(peers) for peers in chosen) <= 8
+        assert all(1 in chosen[clock] for clock in range(2, 1 + leaders)), (
+            "who measures the reference measures its heir"
+        )
     if count > 128:
         asked = sum(0 in peers for peers in chosen)
         assert asked < 4 * count**0.5, "the reference is asked by leaders, and a few by chance"
