@@ -1,4 +1,4 @@
-"""Under the real torchrun: `rankclock verify` as its script, and a clock that lives through a restart of the workers."""
+"""Under the real torchrun: `rankclock verify` as its script, and a clock that lives through a restart of its job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rankclock import RankClock
 with RankClock.start(directory=sys.argv[1], period_s=0.5) as clock:
     known = clock.wait(30)
     rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    time.sleep(0.5)
+    time.sleep(2.0)  # a line is written a second after it was begun
     print(f"told rank {rank} attempt {attempt} known {known}", flush=True)
     if attempt == 0 and rank == 1:
         os._exit(3)
