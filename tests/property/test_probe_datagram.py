@@ -18,6 +18,7 @@ from rankclock.wire.probe import (
     Kind,
     NotAuthenticError,
     Record,
+    WireBelief,
     WireStamp,
     decode_datagram,
     encode_datagram,
@@ -34,6 +35,25 @@ def wire_stamps(draw: st.DrawFn) -> WireStamp:
     width = draw(st.integers(0, MAX_WIDTH_NS))
     likely = draw(st.integers(0, width))
     return WireStamp(earliest_ns=draw(I64), width_ns=width, estimate_after_ns=likely, kernel=draw(st.booleans()))
+
+
+@st.composite
+def beliefs(draw: st.DrawFn) -> WireBelief:
+    below, above = draw(U32), draw(U32)
+    return WireBelief(
+        epoch=draw(st.integers(1, 2**16 - 1)),
+        reference=draw(U64),
+        hops=draw(st.integers(0, 255)),
+        at_raw_ns=draw(I64),
+        estimate_ns=draw(st.integers(-(2**63) + below, 2**63 - 1 - above)),
+        below_ns=below,
+        above_ns=above,
+        rate_mppb=draw(st.integers(-(2**31), 2**31 - 1)),
+        slower_mppb=draw(U32),
+        faster_mppb=draw(U32),
+        wander_ppb_per_s=draw(U32),
+        age_ms=draw(U32),
+    )
 
 
 records = st.builds(Record, sequence=U32, arrival=wire_stamps(), departure=st.none() | wire_stamps())
@@ -53,6 +73,7 @@ def datagrams(draw: st.DrawFn) -> Datagram:
         real_ns=draw(I64),
         raw_after_ns=after,
         records=tuple(draw(st.lists(records, max_size=MAX_RECORDS))),
+        belief=draw(st.none() | beliefs()),
     )
 
 

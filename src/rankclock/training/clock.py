@@ -66,6 +66,12 @@ GROWTH_PPB = 1_000
 
 LOG = logging.getLogger("rankclock")
 
+_SAID: dict[ClockEvent | None, str] = {
+    ClockEvent.STEP: "CLOCK_REALTIME of this host was set during the run; cluster time does not follow it",
+    ClockEvent.REFERENCE: "the reference was lost: cluster time runs on the clock of {detail} from now on",
+    ClockEvent.GAP: "this process read its clock's records too late: stamps of that time are unknown",
+}
+
 
 class RankClock:
     """One rank's clock. `start` gives one; all methods may be called from any thread at any time.
@@ -339,6 +345,8 @@ class RankClock:
             if problem:
                 self._say(problem)
         for line in lines:
+            if line.event in _SAID:
+                self._say(_SAID[line.event].format(detail=line.detail))
             if line.event is not None and self._on_event is not None:
                 self._on_event(line)
 

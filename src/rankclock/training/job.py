@@ -12,15 +12,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rankclock.cluster.hostlist import expand
 from rankclock.errors import DecodeError, ExitCode, PeerError, UserError
+from rankclock.training.clock import DISABLE_VARIABLE
 from rankclock.training.environment import MAX_WORLD_SIZE, Given, Place, read_place
 from rankclock.training.measurement import Measurement, measure
 from rankclock.training.rendezvous import meet, read_key_file
 from rankclock.training.whoami import is_own_address, own_index
 
 __all__ = ["DISABLE_VARIABLE", "JobOptions", "Judged", "Seat", "Verdict", "ask_all", "find_seat"]
-
-DISABLE_VARIABLE = "RANKCLOCK_DISABLE"
-"""Set to 1 it turns everything inside a training job into a no-op."""
 
 MAX_SECONDS = 3600.0
 
