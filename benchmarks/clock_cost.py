@@ -11,6 +11,7 @@ import os
 import platform
 import socket
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -54,18 +55,56 @@ def measure() -> dict[str, dict[str, float]]:
     return found
 
 
+RANK = """
+import os, sys, time
+from rankclock import RankClock
+with RankClock.start(rank=int(sys.argv[1]), world_size=2, rendezvous=sys.argv[2]) as clock:
+    assert clock.wait(20.0), clock.why_unknown
+    time.sleep(5.0)
+    ticks = os.sysconf("SC_CLK_TCK")
+    def used(pid):
+        fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / ticks
+    prober = clock._member.prober.pid
+    before = used(prober), time.process_time(), time.monotonic()
+    time.sleep(10.0)
+    passed = time.monotonic() - before[2]
+    print((used(prober) - before[0]) / passed, (time.process_time() - before[1]) / passed)
+    time.sleep(1.0)
+"""
+
+
+def shares() -> dict[str, float]:
+    """The shares of a processor that a prober and a rank's thread take."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{probe.getsockname()[1]}"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), where],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "RANKCLOCK_CLOCK_ID": f"clock {rank}"},
+        )
+        for rank in range(2)
+    ]
+    told = [[float(word) for word in rank.communicate(timeout=60)[0].split()] for rank in ranks]
+    return {"prober": max(one[0] for one in told), "thread": max(one[1] for one in told)}
+
+
 def main() -> int:
     """Run and print; 1 where now_ns() costs more than five times time.time_ns()."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = measure()
+    found, taken = measure(), shares()
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps({**found, "shares": taken}))
     else:
         print(f"{'call':26}  {'cost':>8}  times time.time_ns()")
         for name, one in found.items():
             print(f"{name:26}  {one['ns']:5.0f} ns  {one['times']:.1f}")
+        print(f"a prober takes {taken['prober']:.2%} of a processor, a rank's thread {taken['thread']:.2%}")
         machine = f"{os.cpu_count()} processors, Linux {platform.release()}, Python {platform.python_version()}"
         print(f"{machine}, {time.strftime('%Y-%m-%d')}")
     return int(found["now_ns()"]["times"] > LIMIT)

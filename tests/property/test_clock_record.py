@@ -60,19 +60,19 @@ def file_of(*records: ClockRecord) -> str:
     return "".join(encode_header(one.header) + "".join(map(encode_line, one.lines)) for one in records)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(clock_records(), min_size=1, max_size=3))
 def test_records_of_a_file_come_back_as_they_were(records: list[ClockRecord]) -> None:
     assert decode_file(file_of(*records)) == tuple(records)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(clock_records())
 def test_a_record_in_metadata_comes_back_as_it_was(record: ClockRecord) -> None:
     assert decode_object(json.loads(json.dumps(encode_object(record)))) == record
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(clock_records(), clock_records(), st.data())
 def test_a_line_that_was_cut_off_is_forgiven_and_said(one: ClockRecord, two: ClockRecord, data: st.DataObject) -> None:
     text = file_of(one)
@@ -85,7 +85,7 @@ def test_a_line_that_was_cut_off_is_forgiven_and_said(one: ClockRecord, two: Clo
     assert decode_file(cut + "\n" + file_of(two))[-1] == two
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.text(max_size=60) | st.binary(max_size=60).map(lambda data: data.decode("latin-1")))
 def test_any_text_is_a_record_or_one_kind_of_error(text: str) -> None:
     with pytest.raises(DecodeError):
@@ -99,7 +99,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(clock_records(), st.data())
 def test_any_field_spoilt_is_a_record_or_one_kind_of_error(record: ClockRecord, data: st.DataObject) -> None:
     value: dict[str, Any] = encode_object(record)

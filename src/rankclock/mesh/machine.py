@@ -68,7 +68,7 @@ class ProbeMachine:
         self._settings = settings or ProbeSettings()
         self._follower = follower
         self._key = key
-        self._session = session
+        self._session = self._draw = session
         self._tag = tag_of(node)
         self._clock = int(clock_id, 16)
         self._track = RealtimeTrack()
@@ -130,7 +130,7 @@ class ProbeMachine:
             bursts.pop(0)
             if not bursts:
                 # The clock may have jumped over many periods (a suspended machine): never catch up in a flood.
-                bursts.append(now_ns + self._settings.period_ns)
+                bursts.append(now_ns + self._settings.period_ns + self._jitter())
             actions += self._burst(tag, now_ns)
             self._samples_at[tag] = now_ns + self._settings.reply_wait_ns
             # One burst a timer: the datagrams of two bursts would queue behind one another.
@@ -336,6 +336,11 @@ class ProbeMachine:
             *self._next_at.values(),
         ]
         return ArmTimer(at_ns=min([*soonest, now_ns + self._settings.reading_period_ns]))
+
+    def _jitter(self) -> int:
+        """A part of the settings' jitter, drawn from the session, which is chance already (Knuth's MMIX generator)."""
+        self._draw = (self._draw * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407) % 2**64
+        return self._settings.jitter_ns * (self._draw >> 32) >> 32
 
     def _count(self, what: str) -> list[Action]:
         self.counters[what] = self.counters.get(what, 0) + 1

@@ -185,13 +185,23 @@ def _machine(
 
 
 def _begin(node: str, command: dict[str, Any], sockets: list[StampedSocket]) -> tuple[ProbeMachine, Driver]:
-    """The machine and driver that a command asks for. Its `timescale`, where it has one: who the reference and its
-    successors are, the reference's anchor_ns, the file that ranks share, and period_s from burst to burst."""
+    """The machine and driver that a command asks for.
+
+    Its `timescale`, where it has one: who the reference and its successors are, the reference's anchor_ns, the file
+    that ranks share, period_s from burst to burst, and spread_ms, within which the hosts of the job begin.
+    """
     key, told = bytes.fromhex(command["key"]), command.get("timescale")
     if told is None:
         machine = _machine(node, key, sockets[0])
         return machine, Driver(machine, sockets, on_measured=lambda _: None, on_notice=_tell)
-    settings = ProbeSettings(period_ns=round(told["period_s"] * 1e9), start_ns=START_NS)
+    period_ns = round(told["period_s"] * 1e9)
+    # Hosts of a job start together: each begins somewhere within a millisecond a host that may ask the same one.
+    begin_ns = int.from_bytes(os.urandom(4), "big") * told["spread_ms"] * 1_000_000 >> 32
+    settings = ProbeSettings(
+        period_ns=period_ns,
+        jitter_ns=period_ns // 4,
+        start_ns=tuple(begin_ns + at_ns for at_ns in START_NS),
+    )
     role = Role(reference=told["reference"], successors=tuple(told["successors"]), anchor_ns=told.get("anchor_ns"))
     timescale = Timescale(node, role, period_ns=settings.period_ns, known=command["peers"])
     machine = _machine(node, key, sockets[0], settings=settings, follower=Follower(timescale))

@@ -17,7 +17,9 @@ class ProbeSettings:
 
     pairs: probe pairs of a burst, sent back to back: spaced probes on an idle machine are a hundred times worse.
     collect_ns: how long after a burst one more probe leaves: its reply tells when the burst's replies left.
-    period_ns: from burst to burst. start_ns: when the first bursts leave, so that an answer stands after a second.
+    period_ns: from burst to burst; jitter_ns: up to how much longer, anew each time: the bursts of a job's hosts, which
+    started together, must not meet at their reference.
+    start_ns: when the first bursts leave, so that an answer stands after a second.
     reply_wait_ns: how long after a burst its replies are waited for before a sample is made.
     paced_ns: where probes leave one by one, how long an answer is waited for before the next leaves.
     lost_after: bursts without any reply after which a peer counts as lost.
@@ -33,6 +35,7 @@ class ProbeSettings:
     pairs: int = 4
     collect_ns: int = 15 * NS_PER_MS
     period_ns: int = 1_000 * NS_PER_MS
+    jitter_ns: int = 0
     start_ns: tuple[int, ...] = tuple(at * NS_PER_MS for at in (0, 20, 60, 130, 250, 450, 700))
     reply_wait_ns: int = 200 * NS_PER_MS
     paced_ns: int = 10 * NS_PER_MS

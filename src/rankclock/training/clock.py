@@ -97,7 +97,7 @@ class RankClock:
         self._history = ClockHistory(_header(None))
         self._member: Membership | None = None
         self._newest: Published | None = None
-        self._line: tuple[int, int, int] | None = None
+        self._line: tuple[int, int] | None = None
         self._said: set[str] = set()
         self._stop, self._known = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -159,7 +159,7 @@ class RankClock:
         if line is None:
             return self._slow_now()
         raw_ns = clock_gettime_ns(CLOCK_MONOTONIC_RAW)
-        return raw_ns - line[0] - ((raw_ns - line[1]) * line[2] >> 32)
+        return raw_ns - line[0] - (raw_ns * line[1] >> 32)
 
     def window(self) -> tuple[int, int] | None:
         """(earliest, latest): cluster time now lies between them; None while unknown."""
@@ -357,7 +357,9 @@ class RankClock:
             self._line = None
             self._why = newest.why or "not measured yet"
         else:
-            self._line = way.est_ns, way.at_ns, round(way.rate_ppb * (1 << 32) / NS_PER_S)
+            # RAW - cluster time = first + RAW * second / 2^32: exact at at_ns, with one product less a call.
+            rate = round(way.rate_ppb * (1 << 32) / NS_PER_S)
+            self._line = way.est_ns - (way.at_ns * rate >> 32), rate
 
     def _usable(self) -> Published | None:
         """The newest record, where it still says something."""

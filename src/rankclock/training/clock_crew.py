@@ -30,6 +30,11 @@ __all__ = ["PERIOD_S", "Membership", "join_job"]
 PERIOD_S = 5.0
 """From burst to burst once started: a line through the last minute of bursts holds to a microsecond for a minute."""
 
+MOST_ASKERS = 128
+"""No clock is asked by many more (`peers`): the reference's buffer holds some 250 datagrams, thirty hosts' bursts."""
+
+_TIMESCALE = ("reference", "successors", "anchor_ns", "share", "period_s", "spread_ms")
+
 RESTARTS = 3
 RESTART_APART_NS = 10 * NS_PER_S
 
@@ -140,7 +145,12 @@ def _tasks(clocks: Sequence[JobClock], values: Sequence[Any], chance: Random, wo
         told = values[clock.ranks[0]]
         if not isinstance(told, list) or len(told) != 2:
             raise PeerError(f"rank {clock.ranks[0]} ({clock.host}) gave no port of its prober but {str(told)[:60]!r}")
-        task = {"reference": names[0], "successors": names[1 : 1 + SUCCESSORS], "share": told[1]}
+        task = {
+            "reference": names[0],
+            "successors": names[1 : 1 + SUCCESSORS],
+            "share": told[1],
+            "spread_ms": min(len(clocks), MOST_ASKERS),
+        }
         for rank in clock.ranks:
             replies[rank] = dict(task)
         replies[clock.ranks[0]]["peers"] = {
@@ -153,7 +163,7 @@ def _connect(prober: Prober, task: dict[str, Any]) -> None:
     prober.connect(
         peers={name: (str(host), int(port)) for name, (host, port) in task["peers"].items()},
         key=bytes.fromhex(task["key"]),
-        timescale={name: task.get(name) for name in ("reference", "successors", "anchor_ns", "share", "period_s")},
+        timescale={name: task.get(name) for name in _TIMESCALE},
     )
 
 
