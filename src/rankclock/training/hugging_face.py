@@ -1,7 +1,7 @@
-"""The rank clock in transformers' Trainer: `Trainer(..., callbacks=[RankClockCallback()])`.
+"""The rank clock in transformers' Trainer: `RankClockCallback.attach(trainer)`.
 
-What it does is in `torch_loop`; this maps the Trainer's events to it. `RankClockCallback.attach(trainer)` does the same
-and stands first among the callbacks, so that TensorBoard, W&B and the others log its metrics too.
+What it does is in `torch_loop`; this maps the Trainer's events to it. `Trainer(..., callbacks=[RankClockCallback()])`
+does less: the Trainer's loggers come before it and miss its metrics, and it cannot see the wrapped model.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ class RankClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def __init__(self, *, guard: bool = True, **options: Any) -> None:
         self._guard, self._options = guard, options
+        self._trainer: Any = None
         self.training: TrainingClock | None = None
 
     @classmethod
     def attach(cls, trainer: Any, **options: Any) -> RankClockCallback:
         """Add it to a Trainer, before its loggers."""
         callback = cls(**options)
+        callback._trainer = trainer
         trainer.callback_handler.callbacks.insert(0, callback)
         return callback
 
@@ -44,6 +46,7 @@ class RankClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             self.training.close()
         options: dict[str, Any] = {"directory": args.output_dir, "log_every": max(int(args.logging_steps), 1)}
         options |= {"guard": args.output_dir} if self._guard else {}
+        options |= {} if self._trainer is None else {"wrapper": self._trainer.model_wrapped}
         self.training = TrainingClock(model, **(options | self._options))
         self.training.steps = state.global_step
         self.training.begin()

@@ -43,7 +43,11 @@ class RankClockCallback(Callback):  # type: ignore[misc]  # Lightning is not typ
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The clock begins to measure; raises ClocksApart with fail=True."""
-        options = {"directory": trainer.default_root_dir, "log_every": max(int(trainer.log_every_n_steps), 1)}
+        options = {
+            "wrapper": trainer.strategy.model,
+            "directory": trainer.default_root_dir,
+            "log_every": max(int(trainer.log_every_n_steps), 1),
+        }
         self.training = TrainingClock(pl_module, **(options | self._options))
         self.training.steps = trainer.global_step
         self.training.begin()

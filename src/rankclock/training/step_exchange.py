@@ -17,7 +17,7 @@ from rankclock.errors import RankclockError
 from rankclock.timebase import NS_PER_S, Judgement, Offset
 from rankclock.training.clock import RankClock
 from rankclock.training.start_check import StartVerdict, judge_start
-from rankclock.training.step_skew import Arrival, StepBoard
+from rankclock.training.step_skew import SCHEMA, Arrival, StepBoard
 
 __all__ = ["StepExchange"]
 
@@ -43,16 +43,16 @@ class StepExchange:
         self.summary: dict[str, Any] | None = None
         self.checked = threading.Event()
         self._meet, self._threshold_ns, self._wait_s, self._period_s = meet, threshold_ns, wait_s, period_s
-        self._pending: list[tuple[int, int, int | None]] = []
+        self._pending: list[tuple[str, int, int, int | None]] = []
         self._stop = threading.Event()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="rankclock-steps", daemon=True)
         self._thread.start()
 
-    def post(self, step: int, arrived_ns: int, left_ns: int | None) -> None:
-        """This rank's stamps of one step, by its own CLOCK_REALTIME."""
+    def post(self, place: str, step: int, arrived_ns: int, left_ns: int | None) -> None:
+        """This rank's stamps at one place of a step, by its own CLOCK_REALTIME."""
         if len(self._pending) < MAX_PENDING:
-            self._pending.append((step, arrived_ns, left_ns))
+            self._pending.append((place, step, arrived_ns, left_ns))
 
     def close(self, timeout_s: float = LAST_TURN_S + 2) -> None:
         """Give what is left and wait for the last summary, at most this long."""
@@ -66,7 +66,7 @@ class StepExchange:
         try:
             with self._meet() as meeting:
                 self._check(meeting)
-                self._turns(meeting, StepBoard(meeting.world_size))
+                self._turns(meeting, {})
         except RankclockError as error:
             LOG.warning("rankclock: steps are no longer compared between ranks: %s", error)
         except Exception as error:
@@ -93,22 +93,24 @@ class StepExchange:
             )
         self.checked.set()
 
-    def _turns(self, meeting: Any, board: StepBoard) -> None:
+    def _turns(self, meeting: Any, boards: dict[str, StepBoard]) -> None:
         """Exchange until a rank is at its end; then once more, when this rank is at its own."""
-        while not self._turn(meeting, board, everything=self._stop.wait(self._period_s), timeout_s=TURN_TIMEOUT_S):
+        while not self._turn(meeting, boards, everything=self._stop.wait(self._period_s), timeout_s=TURN_TIMEOUT_S):
             pass
         self._stop.wait(TURN_TIMEOUT_S)
-        self._turn(meeting, board, everything=True, timeout_s=LAST_TURN_S)
+        self._turn(meeting, boards, everything=True, timeout_s=LAST_TURN_S)
 
-    def _turn(self, meeting: Any, board: StepBoard, *, everything: bool, timeout_s: float) -> bool:
+    def _turn(self, meeting: Any, boards: dict[str, StepBoard], *, everything: bool, timeout_s: float) -> bool:
         """One exchange; whether some rank is at its end."""
 
         def decide(values: list[Any]) -> list[Any]:
             for rank, value in enumerate(values):
-                board.add(
-                    rank, [(step, None if one is None else Arrival.from_json(one)) for step, one in value["steps"]]
-                )
-            reply = {"summary": board.summary().to_json(), "ended": any(value["ending"] for value in values)}
+                for place, step, one in value["steps"]:
+                    board = boards.setdefault(place, StepBoard(len(values)))
+                    board.add(rank, [(step, None if one is None else Arrival.from_json(one))])
+            places = {place: board.summary().to_json() for place, board in boards.items()}
+            ended = any(value["ending"] for value in values)
+            reply = {"summary": {"schema": SCHEMA, "places": places}, "ended": ended}
             return [reply] * len(values)
 
         mine = {"steps": self._ready(everything=everything), "ending": self._stop.is_set()}
@@ -116,14 +118,14 @@ class StepExchange:
         self.summary = reply["summary"]
         return bool(reply["ended"])
 
-    def _ready(self, *, everything: bool) -> list[tuple[int, list[int | None] | None]]:
+    def _ready(self, *, everything: bool) -> list[tuple[str, int, list[int | None] | None]]:
         """Stamps that cluster time is known for on both sides, brought into it."""
         limit_ns = time.time_ns() - SETTLED_BEHIND_NS
         count = len(self._pending)
         if not everything:
-            count = next((at for at, one in enumerate(self._pending) if one[1] > limit_ns), count)
+            count = next((at for at, one in enumerate(self._pending) if one[2] > limit_ns), count)
         taken, self._pending[:count] = self._pending[:count], []
-        return [(step, self._in_cluster_time(arrived_ns, left_ns)) for step, arrived_ns, left_ns in taken]
+        return [(place, step, self._in_cluster_time(arrived_ns, left_ns)) for place, step, arrived_ns, left_ns in taken]
 
     def _in_cluster_time(self, arrived_ns: int, left_ns: int | None) -> list[int | None] | None:
         offset = self.clock.offset_at(arrived_ns)

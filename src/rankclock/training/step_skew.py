@@ -1,4 +1,4 @@
-"""Who arrives last at the gradient exchange of each step, and how long the others wait for it. Pure.
+"""Who arrives last at the places of each step where ranks meet, and how long the others wait for it. Pure.
 
 Arrivals are intervals of cluster time. A rank is named late in a step only where its whole interval lies behind those
 of all others: the effect is larger than the doubt. What cannot be told is counted as such, not shared out.
@@ -13,7 +13,11 @@ from typing import Any
 
 from rankclock.timebase import format_span_ns
 
-__all__ = ["Arrival", "SkewSummary", "StepBoard", "StepSkew", "judge_step"]
+__all__ = ["FORWARD", "GRADIENTS", "SCHEMA", "Arrival", "SkewSummary", "StepBoard", "StepSkew", "judge_step"]
+
+SCHEMA = "rankclock-step-skew/1"
+GRADIENTS, FORWARD = "gradients", "forward"
+"""The places: the gradient exchange; the entry of a forward pass that broadcasts buffers."""
 
 MAX_OPEN_STEPS = 10_000
 """Steps that wait for some rank's word; the oldest are given up and counted."""
@@ -96,9 +100,8 @@ class SkewSummary:
     waited_ns: Mapping[int, int]
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object, schema 'rankclock-step-skew/1'; ranks are strings there."""
+        """A JSON object; ranks are strings there."""
         return {
-            "schema": "rankclock-step-skew/1",
             "steps": self.steps,
             "untold": self.untold,
             "unknown": self.unknown,

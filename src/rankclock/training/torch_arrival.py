@@ -1,8 +1,13 @@
-"""When this rank's last gradient of a backward pass is ready: from then on it waits for the other ranks.
+"""When this rank comes to the places of a step where ranks meet: from then on it waits for the others.
 
-A hook on a parameter fires when its gradient is computed, before any wrapper (DDP, FSDP with original parameters)
-starts to exchange it. The parameter whose gradient comes last marks the arrival; it is learned in the first passes, and
-only its hook stays. On a GPU the host runs ahead of the device: the stamp is when the host came there.
+The gradient exchange: a hook on a parameter fires when its gradient is computed, before any wrapper (DDP, FSDP with
+original parameters) starts to exchange it. The parameter whose gradient comes last marks the arrival; it is learned in
+the first passes, and only its hook stays.
+
+The forward pass: DDP broadcasts the model's buffers there, if it has any, and a rank that is late to a step is waited
+for at that place already. Its entry is stamped where that is so.
+
+On a GPU the host runs ahead of the device: a stamp is when the host came there.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["GradientArrival"]
+__all__ = ["ForwardArrival", "GradientArrival"]
 
 LEARNING_PASSES = 3
 
@@ -57,3 +62,30 @@ class GradientArrival:
             self._last = number
 
         return stamp
+
+
+class ForwardArrival:
+    """A hook on the wrapper (DDP) whose forward pass meets the other ranks; `meets` says whether it does."""
+
+    def __init__(self, wrapper: Any) -> None:
+        self._arrived_ns: int | None = None
+        self._handle = wrapper.register_forward_pre_hook(self._stamp)
+
+    @staticmethod
+    def meets(wrapper: Any) -> bool:
+        """Whether its forward pass broadcasts buffers: DDP with `broadcast_buffers` (the default) and buffers."""
+        if not getattr(wrapper, "broadcast_buffers", False) or not hasattr(wrapper, "module"):
+            return False
+        return next(iter(wrapper.module.buffers()), None) is not None
+
+    def take(self) -> int | None:
+        """CLOCK_REALTIME of the last entry since the last call; None where there was none."""
+        arrived_ns, self._arrived_ns = self._arrived_ns, None
+        return arrived_ns
+
+    def close(self) -> None:
+        """Take the hook away."""
+        self._handle.remove()
+
+    def _stamp(self, *_: Any) -> None:
+        self._arrived_ns = time.time_ns()

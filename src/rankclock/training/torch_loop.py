@@ -25,7 +25,8 @@ from rankclock.training.clock import DISABLE_VARIABLE, RankClock
 from rankclock.training.mtime_guard import restamp
 from rankclock.training.start_check import ClocksApart, StartVerdict
 from rankclock.training.step_exchange import StepExchange
-from rankclock.training.torch_arrival import GradientArrival
+from rankclock.training.step_skew import FORWARD, GRADIENTS
+from rankclock.training.torch_arrival import ForwardArrival, GradientArrival
 
 __all__ = ["TrainingClock"]
 
@@ -36,7 +37,8 @@ WARN_NS = 10 * NS_PER_MS
 
 
 class TrainingClock:
-    """One rank's. model: whose gradients' arrival is compared, not at all without. directory: for the clock's history.
+    """One rank's. model: whose arrivals are compared, wrapped in DDP or not; none without. wrapper: what wraps it,
+    where `model` is not wrapped itself. directory: for the clock's history.
 
     threshold_ns: at the start no two ranks may be farther apart. warn_ns: during training no rank from cluster time.
     fail: raise ClocksApart on every rank where the start says BEYOND. wait_s: how long the start may wait for the
@@ -48,6 +50,7 @@ class TrainingClock:
         self,
         model: Any = None,
         *,
+        wrapper: Any = None,
         clock: RankClock | None = None,
         directory: str | os.PathLike[str] | None = None,
         threshold_ns: int = THRESHOLD_NS,
@@ -69,14 +72,14 @@ class TrainingClock:
         self._judged: Judgement | None = None
         self._said: set[str] = set()
         self._left_ns: int | None = None
-        self._arrival: GradientArrival | None = None
+        self._arrivals: dict[str, GradientArrival | ForwardArrival] = {}
         self._exchange: StepExchange | None = None
         if self.enabled:
             self._exchange = StepExchange(
                 self.clock, self._meet, threshold_ns=threshold_ns, wait_s=wait_s, period_s=period_s
             )
             if model is not None:
-                self._safely(lambda: self._watch(model))
+                self._safely(lambda: self._watch(model, model if wrapper is None else wrapper))
 
     # ---- the loop ----
 
@@ -102,9 +105,10 @@ class TrainingClock:
         self.steps += 1
         if self._exchange is None:
             return
-        arrived_ns = self._arrival.take() if self._arrival is not None else None
-        if arrived_ns is not None:
-            self._exchange.post(self.steps, arrived_ns, self._left_ns)
+        for place, arrival in self._arrivals.items():
+            arrived_ns = arrival.take()
+            if arrived_ns is not None:
+                self._exchange.post(place, self.steps, arrived_ns, self._left_ns if place == GRADIENTS else None)
         self._left_ns = None
         if self.steps % self._log_every == 0:
             self.watch()
@@ -141,12 +145,11 @@ class TrainingClock:
         if offset.estimate_ns is not None and offset.bound_ns is not None:
             found["rankclock/offset_us"] = offset.estimate_ns / 1e3
             found["rankclock/bound_us"] = offset.bound_ns / 1e3
-        summary = self.skew
-        if summary is not None and summary["steps"]:
-            found["rankclock/step_skew_us"] = summary["spread_median_ns"] / 1e3
-            waited_ns = summary["waited_ns"].get(str(self.clock.rank))
-            if waited_ns is not None:
-                found["rankclock/waited_us_per_step"] = waited_ns / summary["steps"] / 1e3
+        for place, summary in (self.skew or {"places": {}})["places"].items():
+            if summary["steps"]:
+                found[f"rankclock/{place}_skew_us"] = summary["spread_median_ns"] / 1e3
+                waited_ns = summary["waited_ns"].get(str(self.clock.rank), 0)
+                found[f"rankclock/{place}_waited_us"] = waited_ns / summary["steps"] / 1e3
         return found
 
     @property
@@ -156,13 +159,13 @@ class TrainingClock:
 
     @property
     def skew(self) -> dict[str, Any] | None:
-        """The newest summary of all ranks' steps (`SkewSummary.to_json`); None until there is one."""
+        """The newest summary of all ranks' steps, by place (`SkewSummary.to_json`); None until there is one."""
         return None if self._exchange is None else self._exchange.summary
 
     def close(self) -> None:
         """Give the last steps, end the clock where it was started here. Waits a few seconds for the other ranks."""
-        if self._arrival is not None:
-            self._arrival.close()
+        for arrival in self._arrivals.values():
+            arrival.close()
         if self._exchange is not None:
             self._exchange.close()
         if self._own:
@@ -190,8 +193,10 @@ class TrainingClock:
 
         return open_meeting(JobOptions(), os.environ, purpose="steps")
 
-    def _watch(self, model: Any) -> None:
-        self._arrival = GradientArrival(model.parameters())
+    def _watch(self, model: Any, wrapper: Any) -> None:
+        self._arrivals[GRADIENTS] = GradientArrival(model.parameters())
+        if ForwardArrival.meets(wrapper):
+            self._arrivals[FORWARD] = ForwardArrival(wrapper)
 
     def _tell_restamped(self, guard: Path) -> None:
         changed = restamp(guard)

@@ -42,6 +42,8 @@ class ClockedProfile(torch.profiler.profile):  # type: ignore[misc]  # torch is 
         """A window ends: the record of its time goes into it."""
         try:
             history = self._clock.history()
+            if not len(history):
+                LOG.warning("rankclock: the clock record in this trace is empty: %s", self._clock.why_unknown)
             history.forget_before(self._began_raw_ns - MARGIN_NS)
             self.add_metadata_json(METADATA_KEY, json.dumps(encode_object(history.record())))
         except Exception as error:
