@@ -8,7 +8,10 @@ from __future__ import annotations
 import pytest
 
 from rankclock.clockmath.history import ClockHistory
+from rankclock.clockmath.realtime import Reading
+from rankclock.clockmath.relation import Relation
 from rankclock.mesh.actions import Event
+from rankclock.mesh.recorder import Recorder
 from rankclock.simulate.cluster_time import SCENARIOS, S, build, kill, lie, restart, run_scenario, score
 from rankclock.timebase.clock_record import ClockEvent, ClockHeader
 
@@ -99,6 +102,22 @@ def test_where_one_of_two_ways_lies_nobody_is_believed() -> None:
     assert result.known == result.held
 
 
+def test_a_host_that_loses_the_reference_and_finds_its_successor_says_so_in_its_history() -> None:
+    """As where leaders learn of a new reference first: for a while no way leads to it."""
+    way = Relation.itself(0, -5)
+    recorder = Recorder()
+    lines = recorder.take_relation(way)
+    for turn in range(30):
+        if turn == 10:
+            lines += recorder.take_relation(None, detail="no way")
+        if turn == 20:
+            lines += recorder.take_relation(way, event=ClockEvent.REFERENCE, detail="host1")
+        at_ns = turn * 100_000_000
+        lines += recorder.take_reading(Reading(raw_before_ns=at_ns, real_ns=at_ns + 50, raw_after_ns=at_ns + 100))
+    events = [line.event for line in [*lines, *recorder.finish()] if line.event]
+    assert events == [ClockEvent.START, ClockEvent.LOST, ClockEvent.REFERENCE]
+
+
 def test_without_any_answer_nothing_is_known_and_the_reason_is_said() -> None:
     job = build(8, count=2, for_s=4)
     for path in job.simulation.paths():
@@ -106,4 +125,4 @@ def test_without_any_answer_nothing_is_known_and_the_reason_is_said() -> None:
     job.simulation.run(4 * S)
     last = next(one for one in reversed(job.simulation.told) if one.host == "host1")
     assert last.record.relation is None
-    assert last.record.why == "nothing has come from the reference yet"
+    assert last.record.why.startswith("host0 has not answered any of ")

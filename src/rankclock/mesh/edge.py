@@ -109,7 +109,7 @@ class Edge:
         """The offset at an instant of the last burst, or why it is unknown."""
         heard, self._heard_since_sample = self._heard_since_sample, False
         if not heard:
-            return self._unknown(self._why_silent(now_ns))
+            return self._unknown(self.why_silent(now_ns))
         self.solved = self._solve()
         return self._offset(self.solved, track, now_ns)
 
@@ -120,7 +120,7 @@ class Edge:
 
     def report(self, track: RealtimeTrack, now_ns: int) -> EdgeReport:
         """Everything known, for combining with other nodes' reports."""
-        solution = Infeasible(why=self._why_silent(now_ns)) if self.lost else self._solve()
+        solution = Infeasible(why=self.why_silent(now_ns)) if self.lost else self._solve()
         solved = solution if isinstance(solution, Solution) else None
         return EdgeReport(
             peer=self.peer,
@@ -150,7 +150,7 @@ class Edge:
     def _solve(self) -> Solution | Infeasible:
         """The relation of the two RAW clocks about when the last reply came in."""
         if self._last_answer_ns is None:
-            return Infeasible(why=self._why_silent(0))
+            return Infeasible(why=self.why_silent(0))
         return self.window.solve(self._last_answer_ns)
 
     def _offset(self, solution: Solution | Infeasible, track: RealtimeTrack, now_ns: int) -> Offset:
@@ -217,7 +217,8 @@ class Edge:
     def _unknown(self, why: str) -> Offset:
         return Offset.unknown(why, reference=self.peer, method=METHOD)
 
-    def _why_silent(self, now_ns: int) -> str:
+    def why_silent(self, now_ns: int) -> str:
+        """Why there is nothing new of this peer."""
         if self._last_answer_ns is None:
             return f"{self.peer} has not answered any of {self.sent} probes"
         silent_s = (now_ns - self._last_answer_ns) / 1e9

@@ -58,12 +58,15 @@ class Follower:
 
     def handle_sampled(self, edges: Iterable[Edge], now_ns: int) -> list[Action]:
         """An edge was measured, or was silent: conclude anew from all."""
-        ways, doubt = [], ""
+        ways, doubt, silent = [], "", []
         for edge in edges:
+            if edge.last_answer_ns is None:
+                silent.append(edge.why_silent(now_ns))
             if isinstance(edge.solved, Solution) and edge.last_answer_ns is not None:
                 ways.append(_way(edge, edge.solved, edge.last_answer_ns))
             elif isinstance(edge.solved, Infeasible):
                 doubt = edge.solved.why
+        self.timescale.silent = "; ".join(silent[:2])
         return self._conclude(ways, now_ns, doubt)
 
     def belief(self, now_ns: int) -> WireBelief | None:
@@ -116,7 +119,7 @@ class Follower:
             reference=timescale.reference,
             epoch=timescale.epoch,
             confirmed_raw_ns=now_ns if confirmed_ns is None else confirmed_ns,
-            why=timescale.why,
+            why=timescale.why or timescale.silent,
             hops=timescale.hops,
             exchanges=timescale.exchanges,
             user_stamped=timescale.user_stamped,

@@ -62,9 +62,9 @@ class Recorder:
     ) -> list[ClockLine]:
         """Local RAW - cluster time as it is known now, None where it is not. `event`: it is another cluster time."""
         was, lines = self._relation, []
-        if event is not None and was is not None:
+        if event is not None:
             lines = self._flush()
-            self._next_event = event, detail
+            self._next_event, self._lost = (event, detail), False
         if relation is None and was is not None:
             lines = self._flush()
             lines += self._lose(detail)

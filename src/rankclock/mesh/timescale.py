@@ -65,7 +65,10 @@ class _Heard:
 
 
 class Timescale:
-    """One node's view. `hear` takes beliefs in, `update` concludes, `belief` is what goes out."""
+    """One node's view. `hear` takes beliefs in, `update` concludes, `belief` is what goes out.
+
+    why: why the relation is unknown, where something was heard; silent: where nothing was.
+    """
 
     def __init__(self, node: str, role: Role, *, period_ns: int, known: Iterable[str] = ()) -> None:
         self.node = node
@@ -73,7 +76,8 @@ class Timescale:
         self.epoch = 0
         self.reference = role.reference
         self.relation: Relation | None = None
-        self.why = "nothing has come from the reference yet"
+        self.why = ""
+        self.silent = "nothing has come from the reference yet"
         self.hops = 0
         self.exchanges = self.user_stamped = self.odd = 0
         self.odd_peers: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from time import CLOCK_MONOTONIC_RAW, clock_gettime_ns
+from time import CLOCK_MONOTONIC_RAW, clock_gettime_ns, monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -56,6 +56,10 @@ STALE_NS = 60 * NS_PER_S
 answer becomes unknown."""
 
 REFRESH_S = 0.5
+PATIENCE_NS = 10 * NS_PER_S
+"""An offset is known within a second; after ten it is said that it is not, and why."""
+
+MOST_SAID = 20
 SILENT_NS = 5 * NS_PER_S
 """The prober publishes every second: after five it is dead or starved, and that is said."""
 
@@ -99,6 +103,7 @@ class RankClock:
         self._newest: Published | None = None
         self._line: tuple[int, int] | None = None
         self._said: set[str] = set()
+        self._lost = False
         self._stop, self._known = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -252,7 +257,7 @@ class RankClock:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the offset is known, at most this long; whether it is."""
-        return self._known.wait(timeout_s) if self._thread is not None else False
+        return self._thread is not None and self._known.wait(timeout_s) and self._usable() is not None
 
     def close(self) -> None:
         """End the measuring and the history; safe to call twice. Answers are unknown from now on."""
@@ -287,8 +292,12 @@ class RankClock:
             return
         try:
             self._begin(member)
+            began_ns = monotonic_ns()
             while not self._stop.wait(REFRESH_S if self._known.is_set() else REFRESH_S / 10):
                 self._watch(member)
+                if not self._known.is_set() and monotonic_ns() - began_ns > PATIENCE_NS:
+                    self._lose(f"{self._why} ({PATIENCE_NS // NS_PER_S} s after all ranks had met)")
+                    self._known.set()  # nobody shall wait any longer
             member.close()
             self._refresh()
         except Exception as error:
@@ -319,8 +328,9 @@ class RankClock:
             silent = "the prober of this host has not reported for 5 s: bounds grow from now on"
             self._say(f"{silent}, and after {self._stale_ns // NS_PER_S} s the offset is unknown")
         if self._usable() is not None:
+            self._lost = False
             self._known.set()
-        elif self._known.is_set():
+        elif self._known.is_set() and not self._lost:
             self._lose(self._why)
 
     def _refresh(self) -> None:
@@ -348,7 +358,10 @@ class RankClock:
             if line.event in _SAID:
                 self._say(_SAID[line.event].format(detail=line.detail))
             if line.event is not None and self._on_event is not None:
-                self._on_event(line)
+                try:
+                    self._on_event(line)
+                except Exception as error:  # theirs, and no reason to stop measuring
+                    self._say(f"on_event failed: {type(error).__name__}: {error}")
 
     def _take(self, newest: Published) -> None:
         self._newest = newest
@@ -388,13 +401,12 @@ class RankClock:
         self._lock = threading.Lock()
 
     def _lose(self, why: str) -> None:
-        self._why = why
-        self._line = None
+        self._why, self._line, self._lost = why, None, True
         self._say(f"offsets of this rank are unknown: {why}")
 
     def _say(self, what: str) -> None:
-        """Once, whatever happens how often."""
-        if what not in self._said:
+        """Once, whatever happens how often, and no more than a few things in all."""
+        if what not in self._said and len(self._said) < MOST_SAID:
             self._said.add(what)
             LOG.warning("rankclock: %s", what)
 
