@@ -20,17 +20,18 @@ apt_install() { # names; only as root, only what dpkg does not have
 
 python_with_venv() { command -v python3 >/dev/null && python3 -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
-unpack_daemons() { # chronyd, chronyc, ptp4l, pmc, phc2sys beside the system, with the system's own libraries
-  [ -x .daemons/usr/sbin/chronyd ] && [ -x .daemons/usr/sbin/ptp4l ] && return 0
-  command -v apt-get >/dev/null || { say "no apt-get: the daemons found on PATH are used, if any"; return 0; }
+unpack() { # a program that shows that it is there, packages: beside the system, with the system's own libraries
+  local shown=$1; shift
+  [ -x ".daemons/usr/$shown" ] && return 0
+  command -v apt-get >/dev/null || { say "no apt-get: what is found on PATH is used, if any"; return 0; }
   local work; work=$(mktemp -d)
-  if (cd "$work" && { apt-get download -qq chrony linuxptp 2>/dev/null ||
-      { [ "$(id -u)" = 0 ] && apt-get update -qq && apt-get download -qq chrony linuxptp; }; } >/dev/null); then
+  if (cd "$work" && { apt-get download -qq "$@" 2>/dev/null ||
+      { [ "$(id -u)" = 0 ] && apt-get update -qq && apt-get download -qq "$@"; }; } >/dev/null); then
     mkdir -p .daemons
     for package in "$work"/*.deb; do dpkg -x "$package" .daemons; done
     say "unpacked $(cd "$work" && echo *.deb)"
   else
-    say "could not download chrony and linuxptp: the daemons found on PATH are used, if any"
+    say "could not download $*: what is found on PATH is used, if any"
   fi
   rm -rf "$work"
 }
@@ -40,7 +41,8 @@ python_with_venv || { say "python3 >= 3.11 with venv is needed; found: $(python3
 if command -v apt-get >/dev/null; then
   apt_install gcc libc6-dev iproute2 util-linux libcap2 libedit2 libgnutls30 libnettle8 libseccomp2
 fi
-unpack_daemons
+unpack sbin/ptp4l chrony linuxptp  # chronyd, chronyc, ptp4l, pmc, phc2sys
+unpack bin/promtool prometheus prometheus-alertmanager prometheus-node-exporter  # for the tests of rules and dashboards
 [ -x .venv/bin/python ] || python3 -m venv .venv
 say "Python packages of requirements.lock"
 .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements.lock
