@@ -232,6 +232,41 @@ def test_disabled_it_does_nothing_at_all() -> None:
         assert worker.ask("said") == []
 
 
+def slurm(rank: int, port: int) -> tuple[dict[str, Any], dict[str, str]]:
+    told = {"SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "127.0.0.1"}
+    return {}, {**told, "SLURM_JOB_ID": str(port)}
+
+
+def open_mpi(rank: int, port: int) -> tuple[dict[str, Any], dict[str, str]]:
+    told = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    return {}, {**told, "RANKCLOCK_RENDEZVOUS": f"127.0.0.1:{port}"}
+
+
+def torchrun(rank: int, port: int) -> tuple[dict[str, Any], dict[str, str]]:
+    told = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return {}, {**told, "TORCHELASTIC_RUN_ID": "none"}
+
+
+def host_list(rank: int, port: int) -> tuple[dict[str, Any], dict[str, str]]:
+    return {"hosts": "127.0.0.1,127.0.0.2", "rank": rank, "rendezvous": f"127.0.0.1:{port}"}, {}
+
+
+@pytest.mark.parametrize("launcher", [slurm, open_mpi, torchrun, host_list])
+def test_it_starts_from_what_any_launcher_tells_without_torch(
+    launcher: Callable[[int, int], tuple[dict[str, Any], dict[str, str]]],
+) -> None:
+    port = free_port()
+    with ExitStack() as stack:
+        workers = []
+        for rank in range(2):
+            options, env = launcher(rank, port)
+            workers.append(stack.enter_context(Worker(options, {**env, "RANKCLOCK_CLOCK_ID": f"clock {rank}"})))
+        all_known(workers)
+        told = [worker.ask("snapshot") for worker in workers]
+        agree(told)
+        assert [one["rank"] for one in told] == [0, 1]
+
+
 @pytest.mark.torch
 def test_an_initialised_torch_job_meets_over_its_store() -> None:
     store = f"tcp://127.0.0.1:{free_port()}"

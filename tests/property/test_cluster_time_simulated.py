@@ -12,8 +12,10 @@ from rankclock.clockmath.realtime import Reading
 from rankclock.clockmath.relation import Relation
 from rankclock.mesh.actions import Event
 from rankclock.mesh.recorder import Recorder
+from rankclock.mesh.settings import ProbeSettings
 from rankclock.simulate.cluster_time import SCENARIOS, S, build, kill, lie, restart, run_scenario, score
 from rankclock.timebase.clock_record import ClockEvent, ClockHeader
+from rankclock.training.peers import choose_peers
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -52,6 +54,26 @@ def test_a_killed_reference_is_succeeded_by_one_host_and_its_estimate_goes_on() 
     assert ends[0] is not None
     assert ends[1] is not None
     assert 0 < abs(ends[1] - ends[0]) < 100_000
+
+
+@pytest.mark.slow
+def test_beyond_128_hosts_leaders_carry_cluster_time_over_the_loss_of_the_reference() -> None:
+    settings = ProbeSettings(
+        pairs=1,
+        collect_ns=S // 100,
+        reply_wait_ns=S // 10,
+        start_ns=(0, S // 4, S // 2),
+        requests_per_s=256,
+        request_burst=512,
+    )
+    job = build(1, count=140, for_s=11, peers=choose_peers, settings=settings)
+    job.simulation.call(3 * S, lambda: kill(job, 0))
+    job.simulation.run(10 * S)
+    living = [host.follower for host in job.simulation.hosts.values() if not host.dead]
+    assert {one.timescale.reference for one in living if one} == {"host1"}
+    result = score(job)
+    assert result.known == result.held > 5_000
+    assert result.unknown == 0
 
 
 def test_the_history_says_when_the_reference_changed_and_covers_both_sides() -> None:
