@@ -68,6 +68,10 @@ def status_json(story: Story, now_ns: int) -> dict[str, Any]:
             "sources_wanted": story.settings.sources_wanted,
             "read_age_ns": None if story.daemons.succeeded_ns is None else now_ns - story.daemons.succeeded_ns,
             "peers": {edge.peer: edge.offset.to_json() for edge in story.probed} if standing else {},
+            "ptp": [
+                {"domain": clock.domain, "identity": clock.identity, "grandmaster": clock.grandmaster}
+                for clock in (story.look.ptp if story.look else ())
+            ],
             "peers_against": list(standing.against) if standing else [],
         },
     }

@@ -26,6 +26,7 @@ def status(
     ] = None,
     *,
     lab: Annotated[str | None, typer.Option("--lab", help="Ask the nodes of this running lab.")] = None,
+    agents: Annotated[str | None, typer.Option("--agents", help="Ask these agents: gpu[001-032]:4911,time1.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Show every clock: who steers it, whom it follows, its state, and the offset ± bound that its daemon claims.
@@ -38,12 +39,16 @@ def status(
       rankclock status
       rankclock status cluster.yaml
       rankclock status --lab lab --json
+      rankclock status --agents gpu[001-032]:4911
     """
     from rankclock.fleet.status_table import row_json, worst_first
 
-    if lab is not None and cluster_file is not None:
-        raise UserError("give a cluster file or --lab, not both")
-    rows = worst_first(_lab_rows(lab) if lab is not None else _rows(cluster_file))
+    if sum(given is not None for given in (lab, cluster_file, agents)) > 1:
+        raise UserError("give a cluster file, --lab or --agents, not both")
+    if agents is not None:
+        rows = worst_first(_agent_rows(agents))
+    else:
+        rows = worst_first(_lab_rows(lab) if lab is not None else _rows(cluster_file))
     if as_json:
         print_json([row_json(row) for row in rows])
     else:
@@ -66,6 +71,14 @@ def _rows(cluster_file: Path | None) -> list[StatusRow]:
     nodes = [node.name for node in load_cluster(cluster_file).nodes if node.kind is not NodeKind.SOURCE]
     transports: dict[str, Transport] = {name: Ssh(host=name) for name in nodes}
     return [StatusRow(state=state) for state in collect_states(transports).values()]
+
+
+def _agent_rows(agents: str) -> list[StatusRow]:
+    """What agents claim and measure."""
+    from rankclock.agent.client import agent_addresses, ask_agents
+    from rankclock.fleet.status_table import StatusRow
+
+    return [StatusRow(state=status.state) for status in ask_agents(agent_addresses(agents))]
 
 
 def _lab_rows(name: str) -> list[StatusRow]:
