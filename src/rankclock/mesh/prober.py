@@ -187,8 +187,9 @@ def _machine(
 def _begin(node: str, command: dict[str, Any], sockets: list[StampedSocket]) -> tuple[ProbeMachine, Driver]:
     """The machine and driver that a command asks for.
 
-    Its `timescale`, where it has one: who the reference and its successors are, the reference's anchor_ns, the file
-    that ranks share, period_s from burst to burst, and spread_ms, within which the hosts of the job begin.
+    Its `timescale`, where it has one: who the reference and its successors are, the reference's anchor (as in
+    `mesh.timescale.Role`), the file that ranks share, period_s from burst to burst, and spread_ms, within which the
+    hosts of the job begin.
     """
     key, told = bytes.fromhex(command["key"]), command.get("timescale")
     if told is None:
@@ -202,7 +203,7 @@ def _begin(node: str, command: dict[str, Any], sockets: list[StampedSocket]) -> 
         jitter_ns=period_ns // 4,
         start_ns=tuple(begin_ns + at_ns for at_ns in START_NS),
     )
-    role = Role(reference=told["reference"], successors=tuple(told["successors"]), anchor_ns=told.get("anchor_ns"))
+    role = Role(reference=told["reference"], successors=tuple(told["successors"]), **told["anchor"])
     timescale = Timescale(node, role, period_ns=settings.period_ns, known=command["peers"])
     machine = _machine(node, key, sockets[0], settings=settings, follower=Follower(timescale))
     share = ShareWriter.open(Path(told["share"]))

@@ -1,8 +1,8 @@
 """Cluster time on one node: who defines it, what this node believes of it, and what it tells others.
 
-Cluster time is the reference's RAW clock minus a constant, fixed once. Every datagram carries what its sender believes
-(own RAW - cluster time, with bounds); a node chains its measured edge to a peer with what the peer believes, over all
-its peers, and takes what most of these ways agree on. So hosts that do not probe the reference themselves learn of it
+Cluster time is the reference's RAW clock less an offset and a rate that are fixed once. Every datagram carries what its
+sender believes (own RAW - cluster time, with bounds); a node chains its measured edge to a peer with what the peer
+believes, over all its peers, and takes what most of these ways agree on. So hosts that do not probe the reference themselves learn of it
 over leaders, in a few rounds and without a coordinator. Bounds stay hard along any way: a belief that comes back to its
 author in a loop is true and says nothing new.
 
@@ -34,13 +34,15 @@ MILLI = 1000
 class Role:
     """What all nodes of a job agree on at its start, and what this one is told besides.
 
-    successors: who follows when the reference is lost, in this order. anchor_ns: the reference's alone, RAW - cluster
-    time by definition. epoch: the first one's.
+    successors: who follows when the reference is lost, in this order. The reference's alone, by definition: when its
+    RAW read anchor_raw_ns, RAW - cluster time was anchor_ns, and RAW gains anchor_rate_ppb on it. epoch: the first one.
     """
 
     reference: str
     successors: tuple[str, ...] = ()
     anchor_ns: int | None = None
+    anchor_raw_ns: int = 0
+    anchor_rate_ppb: float = 0.0
     epoch: int = 1
 
 
@@ -91,8 +93,10 @@ class Timescale:
     def begin(self, now_ns: int) -> None:
         """The reference defines cluster time; for all others nothing is known yet."""
         self.confirmed_raw_ns = now_ns
-        if self.node == self.role.reference and self.role.anchor_ns is not None:
-            self._define(Relation.itself(now_ns, self.role.anchor_ns), max(self.role.epoch, 1), now_ns)
+        role = self.role
+        if self.node == role.reference and role.anchor_ns is not None:
+            root = Relation.itself(role.anchor_raw_ns, role.anchor_ns, rate_ppb=role.anchor_rate_ppb)
+            self._define(root, max(role.epoch, 1), now_ns)
 
     @property
     def defines(self) -> bool:
@@ -141,7 +145,7 @@ class Timescale:
         return _belief(way, self.epoch, tag_of(self.reference), self.hops, max(now_ns - self.confirmed_raw_ns, 0))
 
     def _define(self, root: Relation, epoch: int, now_ns: int) -> None:
-        self._root = self.relation = root
+        self._root, self.relation = root, root.at(now_ns)
         self.epoch, self.hops, self.reference = epoch, 0, self.node
         self.exchanges = self.user_stamped = self.odd = 0
         self.confirmed_raw_ns, self.why = now_ns, ""

@@ -99,9 +99,14 @@ def build(
             walk_ppb=wander_ppb,
         )
         real_ns = EPOCH_S * S + chance.randrange(-20 * S, 20 * S)
-        realtime = VirtualRealtime(crystal, real_ns=real_ns, rate_ppb=chance.randrange(-100_000, 100_000))
+        gains_ppb = chance.randrange(-100_000, 100_000)
+        realtime = VirtualRealtime(crystal, real_ns=real_ns, rate_ppb=gains_ppb)
         job.crystals[name] = crystal, realtime
-        job.simulation.add_host(name, crystal, realtime, role=job.role)
+        role = job.role
+        if name == names[0]:
+            raw_ns = crystal.raw_at(0)
+            role = replace(role, anchor_raw_ns=raw_ns, anchor_ns=raw_ns - real_ns, anchor_rate_ppb=-float(gains_ppb))
+        job.simulation.add_host(name, crystal, realtime, role=role)
     for one, asked in enumerate(job.peers):
         for two in asked:
             there, back = (Path(delay_ns=chance.randrange(3_000, 60_000)) for _ in range(2))

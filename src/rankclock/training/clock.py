@@ -7,8 +7,8 @@
         clock.offset()            # local CLOCK_REALTIME - cluster time: bound, method, age, reference
         clock.to_cluster_ns(t)    # what a past reading t of time.time_ns() was in cluster time
 
-Cluster time is the reference's CLOCK_MONOTONIC_RAW, tied to its CLOCK_REALTIME once: no step or slew of any clock moves
-it. When the reference is lost, a successor carries its estimate on, and the history says so.
+Cluster time is the reference's CLOCK_MONOTONIC_RAW, tied to its CLOCK_REALTIME and its rate once: no step or slew of
+any clock moves it afterwards. When the reference is lost, a successor carries its estimate on, and the history says so.
 
 Promises to the training: no call raises or waits (but `wait`), nothing is sent over the job's own groups, whatever
 goes wrong makes the answers unknown and is said once in the log. RANKCLOCK_DISABLE=1 makes all of it a no-op.

@@ -16,10 +16,12 @@ from random import Random
 from time import monotonic_ns
 from typing import Any
 
+from rankclock.clockmath.realtime import Reading
 from rankclock.errors import PeerError, RankclockError
 from rankclock.mesh import Prober
 from rankclock.mesh.clocks import clock_identity, read_clocks
 from rankclock.mesh.share import ShareReader
+from rankclock.node.kernel import read_adjtimex
 from rankclock.timebase import NS_PER_S
 from rankclock.training.measurement import JobClock, group_by_clock
 from rankclock.training.peers import SUCCESSORS, choose_peers
@@ -33,7 +35,11 @@ PERIOD_S = 5.0
 MOST_ASKERS = 128
 """No clock is asked by many more (`peers`): the reference's buffer holds some 250 datagrams, thirty hosts' bursts."""
 
-_TIMESCALE = ("reference", "successors", "anchor_ns", "share", "period_s", "spread_ms")
+_TIMESCALE = ("reference", "successors", "anchor", "share", "period_s", "spread_ms")
+
+USUAL_TICK_US = 10_000
+MOST_RATE_PPB = 500_000
+PPB = 1e9
 
 RESTARTS = 3
 RESTART_APART_NS = 10 * NS_PER_S
@@ -106,10 +112,9 @@ def join_job(meeting: Rendezvous, *, timeout_s: float, period_s: float = PERIOD_
             path = ShareReader.create()
             prober = Prober.start(node=part["node"], bind=f"{part['host']}:0")
         task = meeting.exchange([prober.port, str(path)] if prober else None, connect, timeout_s=timeout_s)
-        task |= {"key": meeting.key.hex(), "host": part["host"], "period_s": period_s}
+        task |= {"key": meeting.key.hex(), "host": part["host"], "period_s": period_s, "anchor": {}}
         if part["first"]:
-            # Cluster time begins as the reference's CLOCK_REALTIME reads now, and never follows it again.
-            task["anchor_ns"] = (reading.raw_before_ns + reading.raw_after_ns) // 2 - reading.real_ns
+            task["anchor"] = _anchor(reading)
         if prober is not None:
             _connect(prober, task)
         share = ShareReader.open(Path(task["share"]))
@@ -163,8 +168,23 @@ def _connect(prober: Prober, task: dict[str, Any]) -> None:
     prober.connect(
         peers={name: (str(host), int(port)) for name, (host, port) in task["peers"].items()},
         key=bytes.fromhex(task["key"]),
-        timescale={name: task.get(name) for name in _TIMESCALE},
+        timescale={name: task[name] for name in _TIMESCALE},
     )
+
+
+def _anchor(reading: Reading) -> dict[str, Any]:
+    """Cluster time as this clock defines it: it begins as CLOCK_REALTIME reads now, runs as that was told to run (so it
+    stays near UTC where a daemon has found the right rate), and never follows it again."""
+    raw_ns = (reading.raw_before_ns + reading.raw_after_ns) // 2
+    anchor = {"anchor_raw_ns": raw_ns, "anchor_ns": raw_ns - reading.real_ns}
+    try:
+        kernel = read_adjtimex()
+    except OSError:  # some sandboxes forbid even to look
+        return anchor
+    real_ppb = ((1 + kernel.freq_ppb / PPB) * kernel.tick_us / USUAL_TICK_US - 1) * PPB
+    if abs(real_ppb) > MOST_RATE_PPB:  # a slew in progress, no rate found
+        return anchor
+    return {**anchor, "anchor_rate_ppb": -real_ppb / (1 + real_ppb / PPB)}
 
 
 def _sharing_identity(clock_id: str) -> str:

@@ -59,17 +59,23 @@ class Judged(Protocol):
     def line(self) -> str:
         """The answer in one line."""
 
+    @property
+    def odd_ranks(self) -> frozenset[int]:
+        """The ranks whose own clock is off from a majority."""
+
 
 Found = TypeVar("Found", bound=Judged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(Generic[Found]):
-    """The answer, the same on every rank; `found` is what it rests on, at rank 0 only."""
+    """The answer, the same on every rank; `found` is what it rests on, at rank 0 only. odd: this rank's own clock is
+    off from a majority."""
 
     rank: int
     exit_code: ExitCode
     line: str
+    odd: bool
     found: Found | None
 
 
@@ -116,15 +122,20 @@ def ask_all(
     with meet(seat.place, timeout_s=options.timeout_s, shared=shared, hosting=seat.hosting) as meeting:
         measured = measure(meeting, seconds=options.seconds, timeout_s=options.timeout_s, probe_port=options.probe_port)
         found = judge(measured) if measured is not None else None
-        mine = [int(found.exit_code), found.line] if found is not None else None
-        exit_code, line = _verdict(meeting.broadcast(mine, timeout_s=options.timeout_s))
-        return Verdict(rank=meeting.rank, exit_code=exit_code, line=line, found=found)
+
+        def tell(_values: list[Any]) -> list[Any]:
+            assert found is not None
+            odd = found.odd_ranks
+            return [[int(found.exit_code), found.line, rank in odd] for rank in range(meeting.world_size)]
+
+        exit_code, line, odd = _verdict(meeting.exchange(None, tell, timeout_s=options.timeout_s))
+        return Verdict(rank=meeting.rank, exit_code=exit_code, line=line, odd=odd, found=found)
 
 
-def _verdict(value: Any) -> tuple[ExitCode, str]:
+def _verdict(value: Any) -> tuple[ExitCode, str, bool]:
     try:
-        code, line = value
-        return ExitCode(code), str(line)
+        code, line, odd = value
+        return ExitCode(code), str(line), bool(odd)
     except (TypeError, ValueError):
         raise PeerError(f"rank 0 sent no verdict but {str(value)[:80]!r}") from None
 

@@ -91,6 +91,11 @@ class Preflight:
         return EXIT_CODES[self.level]
 
     @property
+    def odd_ranks(self) -> frozenset[int]:
+        """The ranks of the hosts whose own clock is off from the majority."""
+        return frozenset(rank for host in self.hosts if host.odd for rank in host.clock.ranks)
+
+    @property
     def line(self) -> str:
         """The verdict in one line."""
         clocks = len(self.measurement.clocks)

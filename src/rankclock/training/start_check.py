@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rankclock.errors import ExitCode, RankclockError
 from rankclock.timebase import Judgement, Offset, format_offset_ns, format_span_ns
 
-__all__ = ["ClocksApart", "StartVerdict", "judge_start"]
+__all__ = ["ClocksApart", "StartVerdict", "compare_at_start"]
 
 
 class ClocksApart(RankclockError):
@@ -29,7 +29,7 @@ class StartVerdict:
     line: str
 
 
-def judge_start(offsets: Mapping[int, Offset | None], threshold_ns: int) -> StartVerdict:
+def compare_at_start(offsets: Mapping[int, Offset | None], threshold_ns: int) -> StartVerdict:
     """The verdict over all ranks' offsets from cluster time; None where a rank's clock was unknown."""
     limit = format_span_ns(threshold_ns)
     bounds = {

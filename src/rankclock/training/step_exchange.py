@@ -16,7 +16,7 @@ from typing import Any
 from rankclock.errors import RankclockError
 from rankclock.timebase import NS_PER_S, Judgement, Offset
 from rankclock.training.clock import RankClock
-from rankclock.training.start_check import StartVerdict, judge_start
+from rankclock.training.start_check import StartVerdict, compare_at_start
 from rankclock.training.step_skew import SCHEMA, Arrival, StepBoard
 
 __all__ = ["StepExchange"]
@@ -80,7 +80,7 @@ class StepExchange:
 
         def decide(values: list[Any]) -> list[Any]:
             offsets = {rank: None if value is None else Offset.from_json(value) for rank, value in enumerate(values)}
-            verdict = judge_start(offsets, self._threshold_ns)
+            verdict = compare_at_start(offsets, self._threshold_ns)
             return [[verdict.judgement.value, verdict.line]] * len(values)
 
         offset = self.clock.offset()

@@ -40,6 +40,11 @@ class Verification:
         return EXIT_CODES[self.judgement]
 
     @property
+    def odd_ranks(self) -> frozenset[int]:
+        """None: pairs are judged here, not hosts."""
+        return frozenset()
+
+    @property
     def line(self) -> str:
         """The verdict in one line, for people and for logs."""
         measured = self.measurement
