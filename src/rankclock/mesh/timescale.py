@@ -2,9 +2,9 @@
 
 Cluster time is the reference's RAW clock less an offset and a rate that are fixed once. Every datagram carries what its
 sender believes (own RAW - cluster time, with bounds); a node chains its measured edge to a peer with what the peer
-believes, over all its peers, and takes what most of these ways agree on. So hosts that do not probe the reference themselves learn of it
-over leaders, in a few rounds and without a coordinator. Bounds stay hard along any way: a belief that comes back to its
-author in a loop is true and says nothing new.
+believes, over all its peers, and takes what most of these ways agree on. So hosts that do not probe the reference
+themselves learn of it over leaders, in a few rounds and without a coordinator. Bounds stay hard along any way: a belief
+that comes back to its author in a loop is true and says nothing new.
 
 When nothing has come from the reference for a while, by no way, the first living successor carries its estimate on: it
 defines cluster time from then on, and a higher epoch tells everybody. Where two do so at once, one of them gives way.
