@@ -16,6 +16,8 @@ NAMES = (
     "clock_faults",
     "clock_cost",
     "mesh_scale",
+    "training_cost",
+    "damage",
 )
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankclock.timebase import NS_PER_MS, Judgement, Offset
-from rankclock.training.start_check import judge_start
+from rankclock.training.start_check import compare_at_start
 from rankclock.training.step_skew import Arrival, StepBoard, judge_step
 
 spans = st.integers(0, 10**8)
@@ -98,19 +98,19 @@ offsets = st.dictionaries(
 @given(offsets, st.data())
 def test_the_verdict_at_the_start_is_never_wrong(said: dict[int, tuple[int, int]], data: st.DataObject) -> None:
     truth = {rank: data.draw(st.integers(mid - bound, mid + bound)) for rank, (mid, bound) in said.items()}
-    verdict = judge_start({rank: offset(*one) for rank, one in said.items()}, NS_PER_MS)
+    verdict = compare_at_start({rank: offset(*one) for rank, one in said.items()}, NS_PER_MS)
     apart_ns = max(truth.values()) - min(truth.values())
     assert not (verdict.judgement is Judgement.WITHIN and apart_ns > NS_PER_MS)
     assert not (verdict.judgement is Judgement.BEYOND and apart_ns <= NS_PER_MS)
 
 
 def test_a_rank_whose_clock_is_unknown_can_not_be_within_but_others_can_be_beyond() -> None:
-    assert judge_start({0: offset(0, 10), 1: None}, NS_PER_MS).judgement is Judgement.CANNOT_TELL
-    far = judge_start({0: offset(0, 10), 1: None, 2: offset(-2 * NS_PER_MS, 10)}, NS_PER_MS)
+    assert compare_at_start({0: offset(0, 10), 1: None}, NS_PER_MS).judgement is Judgement.CANNOT_TELL
+    far = compare_at_start({0: offset(0, 10), 1: None, 2: offset(-2 * NS_PER_MS, 10)}, NS_PER_MS)
     assert far.judgement is Judgement.BEYOND
     assert far.line == "clocks BEYOND 1.00 ms: rank 0 is +2.00 ms from rank 2 (±20 ns), of 3 ranks"
-    assert "ranks 1 unknown" in judge_start({0: offset(0, 10), 1: None}, NS_PER_MS).line
+    assert "ranks 1 unknown" in compare_at_start({0: offset(0, 10), 1: None}, NS_PER_MS).line
 
 
 def test_one_rank_alone_is_fine() -> None:
-    assert judge_start({0: offset(0, 10)}, NS_PER_MS).judgement is Judgement.WITHIN
+    assert compare_at_start({0: offset(0, 10)}, NS_PER_MS).judgement is Judgement.WITHIN

@@ -95,12 +95,13 @@ def _show(verdict: Verdict[Preflight], as_json: bool) -> None:
 
     if verdict.found is None:
         if as_json:
-            print_json({"schema": "rankclock-preflight/1", "exit_code": int(verdict.exit_code), "line": verdict.line})
+            own = {"exit_code": int(verdict.exit_code), "line": verdict.line, "odd": verdict.odd}
+            print_json({"schema": "rankclock-preflight/1", **own})
         else:
             say_verdict("preflight", verdict.line)
         return
     if as_json:
-        print_json(verdict.found.to_json())
+        print_json({**verdict.found.to_json(), "odd": verdict.odd})
         return
     if len(verdict.found.hosts) > 1:
         out().print(hosts_table(verdict.found))
