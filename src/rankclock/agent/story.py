@@ -178,6 +178,8 @@ class Story:
         )
 
     def _changed(self, now_ns: int) -> list[str]:
+        if self.look is None and not self.daemons.failures:
+            return []  # nothing was tried yet
         state = self.state(now_ns)
         if state.state is SyncState.HOLDOVER:
             self.holdover_since_ns = now_ns if self.holdover_since_ns is None else self.holdover_since_ns
