@@ -163,7 +163,8 @@ def test_holdover_is_timed_from_its_first_look_and_ends_with_it() -> None:
 def ptp_clock(grandmaster: str) -> PtpClock:
     return PtpClock(
         domain=0, identity="own", grandmaster=grandmaster, is_own_grandmaster=False, clock_class=6, clock_accuracy=0x21,
-        steps_removed=1, mean_path_delay_ns=500, utc_offset_s=37, utc_offset_valid=True, traceable=True, ports={1: "SLAVE"},
+        steps_removed=1, mean_path_delay_ns=500, utc_offset_s=37, utc_offset_valid=True, traceable=True,
+        ports={1: "SLAVE"},
     )  # fmt: skip
 
 
