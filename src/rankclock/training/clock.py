@@ -202,6 +202,31 @@ class RankClock:
         offset = self.offset_at(local_realtime_ns)
         return None if offset.estimate_ns is None else local_realtime_ns - offset.estimate_ns
 
+    def utc(self) -> Offset:
+        """Cluster time - UTC now, as this host's time daemon claims to know UTC: another thing than `offset`."""
+        from rankclock.node.kernel import read_adjtimex
+
+        local, method = self.offset(), "adjtimex maxerror, claimed by this host's time daemon"
+        if local.lo_ns is None or local.hi_ns is None or local.estimate_ns is None:
+            return Offset.unknown(local.unknown_why or "unknown", reference="UTC", method=method)
+        try:
+            kernel = read_adjtimex()
+        except OSError as error:
+            return Offset.unknown(f"adjtimex: {error.strerror}", reference="UTC", method=method)
+        if not kernel.synchronised or kernel.maxerror_us <= 0:
+            why = "nobody on this host claims to know UTC" if not kernel.synchronised else "its daemon states no error"
+            return Offset.unknown(why, reference="UTC", method=method)
+        claimed_ns = kernel.maxerror_us * 1_000
+        return Offset(
+            lo_ns=-claimed_ns - local.hi_ns,
+            hi_ns=claimed_ns - local.lo_ns,
+            estimate_ns=-local.estimate_ns,
+            reference="UTC",
+            method=method,
+            assumptions=("the daemon that wrote maxerror tells the truth", *local.assumptions),
+            at_raw_ns=local.at_raw_ns,
+        )
+
     @property
     def reference(self) -> str:
         """The clock that cluster time runs on now; '' while unknown."""

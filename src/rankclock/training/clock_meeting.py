@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from rankclock.errors import PeerError
 from rankclock.training.connection import Unreachable, listen, resolve
-from rankclock.training.environment import Launcher, MeetingPoint, Place
+from rankclock.training.environment import Launcher, MeetingPoint, Place, launched
 from rankclock.training.job import JobOptions, find_seat
 from rankclock.training.rendezvous import Rendezvous, meet, read_key_file
 from rankclock.training.whoami import is_own_address
@@ -55,7 +55,8 @@ class StoreSeat:
 
 
 def open_meeting(options: JobOptions, env: Mapping[str, str], *, purpose: str, process_group: Any = None) -> Rendezvous:
-    """Meet the other ranks. What the user named goes first, then torch's store, then the launcher's variables.
+    """Meet the other ranks. What the user named goes first, then torch's store, then the launcher's variables;
+    where there is none of these, the process is alone.
 
     Raises UserError, HostError, PeerError as `rankclock.training.rendezvous.meet`.
     """
@@ -63,6 +64,10 @@ def open_meeting(options: JobOptions, env: Mapping[str, str], *, purpose: str, p
     seat = None if named else store_seat(process_group)
     if seat is not None:
         return meet_over_store(seat, env, purpose=purpose, job=options.job, timeout_s=options.timeout_s)
+    told = (options.hosts, options.rank, options.world_size, options.rendezvous, env.get("RANKCLOCK_RENDEZVOUS"))
+    if not any(one is not None for one in told) and not launched(env):
+        # A plain `python train.py`: a job of one rank, whose clock is the reference.
+        options = replace(options, rank=0, world_size=1)
     found = find_seat(options, env, purpose=purpose)
     return meet(found.place, timeout_s=options.timeout_s, shared=read_key_file(env), hosting=found.hosting)
 

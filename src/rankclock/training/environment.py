@@ -27,6 +27,7 @@ __all__ = [
     "Launcher",
     "MeetingPoint",
     "Place",
+    "launched",
     "parse_meeting_point",
     "read_place",
 ]
@@ -143,6 +144,11 @@ def read_place(env: Mapping[str, str], given: Given | None = None) -> Place:
         attempt=launcher.attempt if launcher else 0,
         hosts=given.hosts,
     )
+
+
+def launched(env: Mapping[str, str]) -> bool:
+    """Whether any launcher that I know left its variables. Raises UserError where they are broken."""
+    return bool(_launchers(env))
 
 
 def parse_meeting_point(text: str, *, what: str = "--rendezvous") -> MeetingPoint:
