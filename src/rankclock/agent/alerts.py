@@ -74,7 +74,7 @@ RECORDINGS: tuple[tuple[str, str], ...] = (
     ),
     (
         "rankclock:cluster_worst_seconds",
-        'max by (node, instance, job) (label_replace(abs(rankclock_mesh_offset_lower_seconds), "end", "lower", "", "")'
+        'max without (peer, end) (label_replace(abs(rankclock_mesh_offset_lower_seconds), "end", "lower", "", "")'
         ' or label_replace(abs(rankclock_mesh_offset_upper_seconds), "end", "upper", "", ""))',
     ),
     (
@@ -134,8 +134,8 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         name="RankclockOffsetBeyondCluster",
-        expr="count by (node, instance, job) (rankclock:cluster_beyond) * 2"
-        " >= count by (node, instance, job) (rankclock_mesh_offset_known == 1)",
+        expr="count without (peer) (rankclock:cluster_beyond) * 2"
+        " >= count without (peer) (rankclock_mesh_offset_known == 1)",
         for_="2m",
         severity="critical",
         summary="{{ $labels.node }}: certainly farther from at least half of its peers than the cluster allows",

@@ -21,7 +21,8 @@ __all__ = ["Standing", "combine", "contradicts", "stand"]
 class Standing:
     """How this node stands to its peers. measured: by peer, the known ones. against: those that contradict the claim.
 
-    shown: the one offset that stands for all: to the reference, else the narrowest.
+    shown: the one offset that stands for all: to the reference, else the narrowest of those that outnumber the others
+    (one peer whose clock is off must not speak for all).
     """
 
     measured: dict[str, Offset]
@@ -46,12 +47,14 @@ def stand(claimed: Offset, edges: Iterable[EdgeReport], *, reference: str, limit
     edges = tuple(edges)
     measured = {edge.peer: edge.offset for edge in edges if edge.offset.known}
     against = tuple(peer for peer, offset in measured.items() if contradicts(claimed, offset, limit_ns))
+    disagrees = reference in against or 2 * len(against) >= len(measured) > 0
+    camp = {peer: offset for peer, offset in measured.items() if (peer in against) == disagrees}
     return Standing(
         measured=measured,
         silent=tuple(edge.peer for edge in edges if not edge.offset.known),
         against=against,
-        shown=_shown(measured, edges, reference),
-        disagrees=reference in against or 2 * len(against) >= len(measured) > 0,
+        shown=_shown(camp, edges, reference),
+        disagrees=disagrees,
     )
 
 

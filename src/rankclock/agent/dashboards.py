@@ -94,6 +94,25 @@ def _panels_of_many(match: str) -> tuple[Panel, ...]:
             about="Steps of CLOCK_REALTIME. Slews are none.",
         ),
         Panel(
+            title="Grandmasters that are followed",
+            unit="none",
+            queries=(
+                (
+                    "domain {{domain}}: {{grandmaster}}",
+                    f"count by (domain, grandmaster) (rankclock:ptp_following{{{match}}})",
+                ),
+            ),
+            about="More than one in a domain, for longer than a takeover takes, is a fault.",
+        ),
+        Panel(
+            title="Alerts",
+            kind="table",
+            unit="none",
+            width=24,
+            queries=(("", 'ALERTS{alertname=~"Rankclock.*"}'),),
+            about="Pending and firing.",
+        ),
+        Panel(
             title="Nodes",
             kind="table",
             unit="none",
@@ -167,6 +186,31 @@ DASHBOARDS: dict[str, Dashboard] = {
                 unit="percentunit",
                 queries=(("{{source}}", f"rankclock_source_reach_ratio{{{_NODE}}}"),),
                 about="Of the last eight. An answer may still be refused.",
+            ),
+            Panel(
+                title="PTP ports",
+                kind="state-timeline",
+                unit="none",
+                queries=(("{{domain}} / {{port}} {{state}}", f"rankclock_ptp_port_state{{{_NODE}}} == 1"),),
+                about="SLAVE: follows. MASTER on a client: it serves itself.",
+            ),
+            Panel(
+                title="PTP grandmaster",
+                kind="table",
+                unit="none",
+                queries=(("", f"rankclock_ptp_info{{{_NODE}}}"),),
+                about="As each ptp4l names it; without a port in SLAVE that may be an old one.",
+            ),
+            Panel(
+                title="PTP path delay to the parent",
+                queries=(("domain {{domain}}", f"rankclock_ptp_path_delay_seconds{{{_NODE}}}"),),
+                about="The offset is not known better than its asymmetry.",
+            ),
+            Panel(
+                title="PTP clockClass of the grandmaster",
+                unit="none",
+                queries=(("domain {{domain}}", f"rankclock_ptp_clock_class{{{_NODE}}}"),),
+                about="6: locked to a primary reference.",
             ),
             Panel(
                 title="Holdover against its budget",

@@ -41,7 +41,10 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("clock_state", "gauge", ("state",), "1 for the state of CLOCK_REALTIME, 0 for the others."),
     MetricSpec("clock_info", "gauge", ("owner", "source"), "Always 1: who steers the clock, and whom that follows."),
     MetricSpec(
-        "clock_steps_total", "counter", (), "Times that CLOCK_REALTIME was set, as the prober saw. Absent without one."
+        "clock_steps_total",
+        "counter",
+        (),
+        "Times that CLOCK_REALTIME certainly was set: by more than 10 ms, always seen. Absent without a prober.",
     ),
     MetricSpec("clock_source_changes_total", "counter", (), "Times that the clock went over to another source."),
     MetricSpec("claimed_offset_known", "gauge", (), "1 where the daemon's claim means something, else 0."),

@@ -154,10 +154,13 @@ class Service:
     def _report(self, wanted: ProbeSettings | None) -> NodeReport | None:
         """In the worker: a report of a prober that does what is wanted, which is started where none is."""
         prober, before = self._prober, self._prober_of
-        if prober is not None and (wanted is None or before is None or wanted.bind != before.bind or not prober.alive):
+        died = prober is not None and not prober.alive
+        if prober is not None and (died or wanted is None or before is None or wanted.bind != before.bind):
             self._prober = self._prober_of = None
             prober.close()
             prober = None
+        if died and wanted is not None:
+            raise HostError("the prober process ended; the next reading starts it again")
         if wanted is None:
             return None
         if prober is None:

@@ -77,6 +77,15 @@ def test_one_odd_peer_of_three_is_said_and_changes_nothing() -> None:
     assert any("from n2" in reason for reason in seen.reasons)
 
 
+def test_an_odd_peer_does_not_speak_for_all_however_well_it_was_measured() -> None:
+    edges = [
+        edge("n2", offset(3 * NS_PER_S, bound_ns=1)),
+        edge("n3", offset(7)),
+        edge("n4", offset(8, bound_ns=99_999)),
+    ]
+    assert stand(offset(0), edges, reference="", limit_ns=NS_PER_MS).shown.estimate_ns == 7
+
+
 def test_the_named_reference_alone_refutes_a_claim() -> None:
     edges = [edge("n2", offset(3 * NS_PER_S)), edge("n3", offset(0)), edge("n4", offset(0))]
     standing = stand(offset(0), edges, reference="n2", limit_ns=NS_PER_MS)
