@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from rankclock.clockmath.realtime import KERNEL_RATE_LIMIT_PPB
 from rankclock.timebase import DEFAULT_DRIFT_BOUND_PPB, NS_PER_S, Offset
 from rankclock.timebase.clock_record import ClockEvent, ClockHeader, ClockLine, ClockRecord
 
-__all__ = ["REACH_NS", "ClockHistory", "Piece", "offset_at"]
+__all__ = ["REACH_NS", "ClockHistory", "Piece", "Run", "offset_at"]
 
 METHOD = "clock record"
 REACH_NS = 60 * NS_PER_S
@@ -40,6 +40,19 @@ class Piece:
     end_ns: int
     est_start_ns: int
     est_end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Lines that nothing parts, and their reach. at: (lo, hi, estimate, distance) at a stamp, None where unknown.
+
+    Between two neighbouring lines, and outside of all, lo is convex and hi concave.
+    """
+
+    start_ns: int
+    end_ns: int
+    lines: tuple[ClockLine, ...]
+    at: Callable[[int], tuple[int, int, int, int] | None]
 
 
 class _Stretch:
@@ -203,6 +216,18 @@ class ClockHistory:
         """Cluster time, best guess, when the local CLOCK_REALTIME read `real_ns`; None where that is unknown."""
         offset = self.offset_at_real(real_ns)
         return None if offset.estimate_ns is None else real_ns - offset.estimate_ns
+
+    def runs(self) -> tuple[Run, ...]:
+        """Its stretches with their reach; a stamp that several of them hold may belong to any."""
+        return tuple(
+            Run(
+                start_ns=stretch.real[0] - stretch.before_ns,
+                end_ns=stretch.real[-1] + stretch.after_ns,
+                lines=tuple(stretch.lines),
+                at=stretch.at,
+            )
+            for stretch in self._stretches
+        )
 
     def pieces(self) -> tuple[Piece, ...]:
         """The estimate as straight lines, in order of time; two may cover the same values after a backward step."""

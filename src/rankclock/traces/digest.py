@@ -33,10 +33,11 @@ from rankclock.traces.spans import (
     Span,
     Token,
 )
+from rankclock.wire.clock_record import METADATA_KEY
 
 __all__ = ["CLOCK_KEY", "FileDigest", "TraceDigest", "digest_file", "rank_of_name"]
 
-CLOCK_KEY = "rankclock_clock"
+CLOCK_KEY = METADATA_KEY
 """Top-level key under which a profiler trace carries its rank's clock record."""
 
 ALIGNED_KEY = "rankclock_alignment"

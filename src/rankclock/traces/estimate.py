@@ -258,6 +258,8 @@ def _line_cost(time: Floats, values: Floats) -> float:
 
 def group_median(values: Floats, group: Ints, groups: int) -> Floats:
     """The median of each group, for every entry of it; `group` is sorted."""
+    if len(values) == 0:
+        return values
     order = np.lexsort((values, group))
     ordered = values[order]
     counts = np.bincount(group, minlength=groups)

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rankclock.clockmath.arrival_skew import SCHEMA, Arrival, StepBoard
 from rankclock.errors import RankclockError
 from rankclock.timebase import NS_PER_S, Judgement, Offset
 from rankclock.training.clock import RankClock
 from rankclock.training.start_check import StartVerdict, compare_at_start
-from rankclock.training.step_skew import SCHEMA, Arrival, StepBoard
 
 __all__ = ["StepExchange"]
 

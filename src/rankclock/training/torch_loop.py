@@ -20,12 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rankclock.clockmath.arrival_skew import FORWARD, GRADIENTS
 from rankclock.timebase import NS_PER_MS, Judgement, format_offset_ns, format_span_ns
 from rankclock.training.clock import DISABLE_VARIABLE, RankClock
 from rankclock.training.mtime_guard import restamp
 from rankclock.training.start_check import ClocksApart, StartVerdict
 from rankclock.training.step_exchange import StepExchange
-from rankclock.training.step_skew import FORWARD, GRADIENTS
 from rankclock.training.torch_arrival import ForwardArrival, GradientArrival
 
 __all__ = ["TrainingClock"]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankclock.clockmath.arrival_skew import Arrival, StepBoard, judge_step
 from rankclock.timebase import NS_PER_MS, Judgement, Offset
 from rankclock.training.start_check import compare_at_start
-from rankclock.training.step_skew import Arrival, StepBoard, judge_step
 
 spans = st.integers(0, 10**8)
 doubts = st.integers(0, 10**6)
