@@ -98,7 +98,7 @@ def ask_agent(address: AgentAddress, *, timeout_s: float = TIMEOUT_S) -> AgentSt
     except (OSError, http.client.HTTPException) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         raise PeerError(f"the agent at {address} does not answer: {why}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PeerError(f"what answers at {address} is no agent: {type(error).__name__}: {str(error)[:80]}") from None
     return status
 

@@ -81,7 +81,7 @@ def test_an_odd_peer_does_not_speak_for_all_however_well_it_was_measured() -> No
     edges = [
         edge("n2", offset(3 * NS_PER_S, bound_ns=1)),
         edge("n3", offset(7)),
-        edge("n4", offset(8, bound_ns=99_999)),
+        edge("n4", offset(8, 99_999)),
     ]
     assert stand(offset(0), edges, reference="", limit_ns=NS_PER_MS).shown.estimate_ns == 7
 
