@@ -82,7 +82,7 @@ class View:
         children: dict[str, list[str]] = {}
         for name, one in nodes.items():
             parent = parents[name] or ""
-            root = parent if parent in nodes and parent != name else f"\0{one.state.source}"
+            root = parent if parent in nodes and parent != name else f"\0{one.state.source or _nobody(one)}"
             children.setdefault(root, []).append(name)
 
         def add(name: str, depth: int) -> None:
@@ -92,7 +92,7 @@ class View:
                     add(child, depth + 1)
 
         for root in sorted(key for key in children if key.startswith("\0")):
-            label = root[1:] or "follows nobody"
+            label = root[1:]
             rows.append({"node": self._addresses.get(label, label), "depth": 0, "is_node": False})
             for name in sorted(children[root]):
                 add(name, 1)
@@ -101,6 +101,11 @@ class View:
                 rows.append({"node": f"{name} (in a circle)", "depth": 0, "is_node": False})
                 add(name, 1)
         return rows
+
+
+def _nobody(one: AgentStatus) -> str:
+    """The root of those that name no source: who cannot be read may well follow somebody."""
+    return "whom these follow is unknown" if one.state.owner == "?" else "these follow nobody"
 
 
 def _worst(one: AgentStatus) -> tuple[int, str]:
