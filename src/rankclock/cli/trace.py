@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rankclock.traces.digest import TraceDigest
     from rankclock.traces.timemap import Alignment
 
-__all__ = ["app"]
+__all__ = ["Json", "Records", "app", "rank_options", "record_files"]
 
 app = typer.Typer(help="Profiler traces of all ranks on one timeline, with the doubt attached.", no_args_is_help=True)
 
@@ -51,7 +51,7 @@ def info(files: Files, *, ranks: Ranks = None, as_json: Json = False) -> int:
     """
     from rankclock.traces.inspect import inspect_file
 
-    given = _ranks(ranks, files)
+    given = rank_options(ranks, files)
     found = [finding for path in files for finding in inspect_file(path, rank=given.get(path))]
     if as_json:
         print_json({"schema": "rankclock-trace-info/1", "files": [one.to_json() for one in found]})
@@ -201,14 +201,14 @@ def check(
 def _read(files: list[Path], ranks: list[str] | None, scheduler: str | None) -> dict[int, TraceDigest]:
     from rankclock.traces.read import by_rank, read_files
 
-    return by_rank(read_files(files, ranks=_ranks(ranks, files), scheduler=scheduler))
+    return by_rank(read_files(files, ranks=rank_options(ranks, files), scheduler=scheduler))
 
 
 def _aligned(digests: dict[int, TraceDigest], files: list[Path], records: list[Path] | None) -> Alignment:
     from rankclock.traces.align import align as align_traces
     from rankclock.traces.align import find_records, read_records
 
-    return align_traces(digests, read_records(_record_files(records) if records else find_records(files)))
+    return align_traces(digests, read_records(record_files(records) if records else find_records(files)))
 
 
 def _clocks(digests: dict[int, TraceDigest], files: list[Path], records: list[Path] | None) -> Alignment:
@@ -220,7 +220,8 @@ def _clocks(digests: dict[int, TraceDigest], files: list[Path], records: list[Pa
     return aligned if any(known) else recover_clocks(digests).alignment
 
 
-def _ranks(given: list[str] | None, files: list[Path]) -> dict[Path, int]:
+def rank_options(given: list[str] | None, files: list[Path]) -> dict[Path, int]:
+    """`--rank FILE=N` options. Raises UserError."""
     found: dict[Path, int] = {}
     for text in given or []:
         name, _, number = text.rpartition("=")
@@ -231,7 +232,8 @@ def _ranks(given: list[str] | None, files: list[Path]) -> dict[Path, int]:
     return found
 
 
-def _record_files(places: Iterable[Path]) -> list[Path]:
+def record_files(places: Iterable[Path]) -> list[Path]:
+    """`--clock` options: files, and those in folders. Raises UserError."""
     found: list[Path] = []
     for place in places:
         inside = sorted(place.glob("rankclock-clock*.jsonl")) if place.is_dir() else [place]
