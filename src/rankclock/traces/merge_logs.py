@@ -1,8 +1,8 @@
 """Logs of many ranks as one stream in cluster time, with a mark where the order cannot be known.
 
 Lines of one file keep their order. Between ranks a line stands where the middle of its interval lies; it is marked
-where its interval meets that of another rank's line before it. Ranks whose clock is unknown stand by their own clock, marked
-apart. Refuses to guess a rank.
+where its interval meets that of another rank's line before it. Ranks whose clock is unknown stand by their own clock,
+marked apart. Refuses to guess a rank.
 """
 
 from __future__ import annotations
