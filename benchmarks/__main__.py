@@ -18,6 +18,8 @@ NAMES = (
     "mesh_scale",
     "training_cost",
     "damage",
+    "agent_cost",
+    "agent_many",
 )
 
 

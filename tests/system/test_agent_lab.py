@@ -49,6 +49,18 @@ class Service:
     argv: tuple[str, ...]
 
 
+BABBLER = """
+import os, random, socket
+link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+link.bind(("127.0.0.1", 323))
+while True:
+    data, asker = link.recvfrom(4096)
+    reply = bytearray(data.ljust(104, b"\\0"))
+    reply[1] = 2  # as a reply, with the right sequence in the wrong place, then cut anywhere, then noise
+    for answer in (reply, reply[: random.randrange(104)], os.urandom(104), b"", os.urandom(4000)):
+        link.sendto(answer, asker)
+"""
+
 CHRONYD = Service("chronyd", ("/usr/sbin/chronyd", "-d", "-u", "root", "-f", "/etc/chrony/chrony.conf"))
 PTP4L = Service("ptp4l", ("/usr/sbin/ptp4l", "-f", "/etc/linuxptp/ptp4l.conf"))
 
@@ -398,6 +410,43 @@ def test_a_step_is_counted_and_claims_that_exclude_it_do_not_last(watched: Watch
         return seen.claimed.contains(watched.truth_ns(FOLLOWER, SERVER, seen.claimed))
 
     until(holds, 15, "the claim contains the truth again")
+
+
+def test_a_thousand_sources_are_counted_and_a_few_shown(watched: Watched, until: Until) -> None:
+    many = "".join(f"server 10.77.{100 + i // 250}.{1 + i % 250} offline\n" for i in range(1000))
+    watched.lab.stop_service(ISLAND, "chronyd")
+    watched.lab.install(ISLAND, {"/etc/chrony/chrony.conf": (CHRONY + "local stratum 10\n" + many).encode()})
+    watched.lab.start_service(ISLAND, CHRONYD)
+
+    def counted() -> bool:
+        return sum(v for k, v in watched.metrics(ISLAND).items() if k.startswith("rankclock_sources{")) == 1000
+
+    until(counted, 20, "all are counted", every_s=0.2)
+    found = watched.metrics(ISLAND)
+    assert sum(name.startswith("rankclock_source_reach_ratio") for name in found) == 16
+    assert found['rankclock_reader_up{reader="daemons"}'] == 1
+    assert watched.status(ISLAND).state is SyncState.FREE_RUNNING
+
+
+def test_a_daemon_whose_port_answers_garbage_is_unknown_and_never_fine(watched: Watched, until: Until) -> None:
+    """chronyd is gone and something else has its port: cut-off, wrong and endless answers."""
+    watched.lab.signal_service(FOLLOWER, "chronyd", signal.SIGSTOP)  # it keeps its port, and says nothing
+    watched.settles(FOLLOWER, SyncState.FREE_RUNNING, until)
+    watched.lab.stop_service(FOLLOWER, "chronyd")
+    babbler = watched.folder / "chronyd"
+    babbler.write_text(f"#!{sys.executable}\n{BABBLER}")
+    babbler.chmod(0o755)
+    process = watched.lab.spawn(FOLLOWER, [str(babbler)], log=watched.folder / "babbler.log")
+    watched.settles(FOLLOWER, SyncState.UNKNOWN, until)
+    assert watched.status(FOLLOWER).owner == "chronyd", "it is taken for one"
+    for _ in range(10):
+        seen = watched.status(FOLLOWER)
+        assert (seen.state, seen.claimed.known) == (SyncState.UNKNOWN, False)
+        status, _, seconds = watched.page(FOLLOWER, "/metrics")
+        assert (status, seconds < 1) == (200, True)
+    process.kill(signal.SIGKILL)
+    watched.lab.start_service(FOLLOWER, CHRONYD)
+    watched.settles(FOLLOWER, SyncState.SYNCHRONISED, until)
 
 
 def test_a_killed_prober_is_started_again(watched: Watched, until: Until) -> None:
