@@ -15,7 +15,7 @@ from rankclock.node.linuxptp_options import ptp4l_options
 from rankclock.node.processes import ProcessTable, read_processes
 from rankclock.node.ptp4l import Ptp4lReading, read_ptp4l
 from rankclock.node.state import read_clock_state
-from rankclock.timebase import NS_PER_S, ClockState
+from rankclock.timebase import NS_PER_S, ClockState, SyncState
 from rankclock.wire.chrony import NO_SAMPLE_AGE_S, SourceData, SourceState
 from rankclock.wire.ptp_data_sets import clock_text
 
@@ -100,7 +100,9 @@ def look_at_node(node: str, *, timeout_s: float = 1.0) -> Look:
     try:
         timex = read_adjtimex()
         table = read_processes()
-        sources, ptp = _sources(table, timeout_s), _ptp_clocks(table, timeout_s)
+        silent = state.owner if state.state is SyncState.UNKNOWN else None  # not waited for twice
+        sources = None if silent == "chronyd" else _sources(table, timeout_s)
+        ptp = () if silent in ("ptp4l", "phc2sys") else _ptp_clocks(table, timeout_s)
     except OSError:
         pass  # the state says what could not be looked at, and why
     return Look(state=state, sources=sources, ptp=ptp, kernel=timex, at_raw_ns=raw_ns())

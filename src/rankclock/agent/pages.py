@@ -17,7 +17,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from rankclock.agent.http_server import Answer, Request
 from rankclock.agent.metrics import encode, families
-from rankclock.agent.story import STALE_PERIODS, Story
+from rankclock.agent.story import PATIENCE_NS, STALE_PERIODS, Story
 from rankclock.agent.users import Users
 from rankclock.timebase import NS_PER_S, Offset, SyncState, format_offset_ns, format_span_ns
 
@@ -111,7 +111,7 @@ class Pages:
         """Whether looks come in; the first one may take as long as a later one may be late."""
         if self.story.look is not None:
             return self.story.fresh(self.story.daemons, now_ns)
-        return now_ns - self._started.raw_ns <= STALE_PERIODS * self.story.settings.read_every_ns
+        return now_ns - self._started.raw_ns <= STALE_PERIODS * (self.story.settings.read_every_ns + PATIENCE_NS)
 
     def _health(self, now: Clocks) -> Answer:
         return _word(self.healthy(now.raw_ns), "healthy", "looking at the daemons hangs")

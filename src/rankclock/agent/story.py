@@ -12,12 +12,15 @@ from rankclock.agent.combine import Standing, combine, stand
 from rankclock.agent.look import Look
 from rankclock.agent.settings import ClockClass, Settings
 from rankclock.mesh.report import EdgeReport, NodeReport
-from rankclock.timebase import ClockState, Offset, SyncState, format_span_ns
+from rankclock.timebase import NS_PER_S, ClockState, Offset, SyncState, format_span_ns
 
-__all__ = ["STALE_PERIODS", "Reader", "Story", "class_of", "with_age"]
+__all__ = ["PATIENCE_NS", "STALE_PERIODS", "Reader", "Story", "class_of", "with_age"]
 
 STALE_PERIODS = 3
-"""A look is made every period; one that is this many old means that looking hangs."""
+"""A look is made every period; when this many have passed without one, looking hangs."""
+
+PATIENCE_NS = NS_PER_S
+"""How much longer than a period a look may take: a daemon that does not answer is waited for, about a second."""
 
 _CLASSES = {"phc2sys": ClockClass.PTP_HARDWARE, "ptp4l": ClockClass.PTP_SOFTWARE}
 
@@ -131,7 +134,7 @@ class Story:
 
     def fresh(self, reader: Reader, now_ns: int) -> bool:
         """Whether what a reader brought is of now."""
-        limit_ns = STALE_PERIODS * self.settings.read_every_ns
+        limit_ns = STALE_PERIODS * (self.settings.read_every_ns + PATIENCE_NS)
         return reader.succeeded_ns is not None and now_ns - reader.succeeded_ns <= limit_ns
 
     @property

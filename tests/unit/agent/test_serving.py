@@ -186,7 +186,7 @@ def test_the_metrics_are_what_prometheus_reads_and_all_of_them_are_in_the_table(
 
 def test_an_unknown_offset_is_absent_and_never_zero() -> None:
     told = story_of()
-    text = pages_of(told, now_ns=31 * NS_PER_S).answer(get("/metrics")).body.decode()
+    text = pages_of(told, now_ns=34 * NS_PER_S).answer(get("/metrics")).body.decode()
     assert "rankclock_claimed_offset_seconds" not in text
     assert 'rankclock_clock_state{node="n1",state="unknown"} 1.0' in text
     assert 'rankclock_claimed_offset_known{node="n1"} 0.0' in text
@@ -205,8 +205,8 @@ def test_nothing_that_a_daemon_names_makes_labels_or_lines_of_its_own() -> None:
 
 def test_health_is_the_agents_own_and_readiness_needs_a_look() -> None:
     told = story_of()
-    assert pages_of(told, now_ns=30 * NS_PER_S).answer(get("/healthz")).status == 200
-    assert pages_of(told, now_ns=31 * NS_PER_S).answer(get("/healthz")).status == 503
+    assert pages_of(told, now_ns=33 * NS_PER_S).answer(get("/healthz")).status == 200
+    assert pages_of(told, now_ns=34 * NS_PER_S).answer(get("/healthz")).status == 503
     assert pages_of(told).answer(get("/readyz")).status == 200
     assert pages_of(Story(settings=Settings(node="n1"))).answer(get("/readyz")).status == 503
 
