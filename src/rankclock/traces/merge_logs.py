@@ -8,6 +8,7 @@ marked apart. Refuses to guess a rank.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from rankclock.clockmath.history import ClockHistory
 from rankclock.errors import UserError
 from rankclock.timebase.clock_record import ClockRecord
 from rankclock.traces.digest import rank_of_name
-from rankclock.traces.log_lines import LineTime, Zone, rank_of_line, time_of_line
+from rankclock.traces.log_lines import LineTime, Zone, local_rank_of_line, rank_of_line, time_of_line
 from rankclock.traces.source import ByteSource
 
 __all__ = ["LogCounts", "MergedLine", "merge_logs"]
@@ -72,8 +73,17 @@ def merge_logs(
     zone: Zone,
     counts: LogCounts,
 ) -> Iterator[MergedLine]:
-    """The entries of all files in order. Raises UserError where a file cannot be read or its rank is unknown."""
+    """The entries of all files in order.
+
+    ranks: of files; of a file with [default0]: in front of its lines, the rank of that one. Raises UserError where a
+    file cannot be read, its rank is unknown, or the records are of several jobs: those share no cluster time.
+    """
     histories: dict[int, list[ClockHistory]] = {}
+    jobs = Counter(record.header.job for record in records)
+    if len(jobs) > 1:
+        raise UserError(
+            f"clock records of {len(jobs)} jobs ({', '.join(sorted(jobs))}): give those of one with --clock"
+        )
     for record in records:
         if record.header.rank is not None:
             histories.setdefault(record.header.rank, []).append(ClockHistory.of(record))
@@ -117,7 +127,7 @@ def _entries(
         if current is not None:
             yield _Entry(order_ns, *current, "\n".join(text))
             text = []
-        rank = file_rank if file_rank is not None else rank_of_line(line)
+        rank = _rank(path, line, file_rank)
         if rank is None and not stamp.cluster:
             raise UserError(f"{path}: no rank in the file's name or its lines; say --rank {path.name}=N")
         time, known = (stamp, True) if stamp.cluster else _in_cluster_time(stamp, histories.get(rank or 0, []))
@@ -131,6 +141,22 @@ def _entries(
         yield _Entry(order_ns, *current, "\n".join(text))
     elif text:
         raise UserError(f"{path}: no line has a time stamp; log with %(asctime)s, or NCCL_DEBUG_TIMESTAMP_LEVELS")
+
+
+def _rank(path: Path, line: str, file_rank: int | None) -> int | None:
+    """What the line says goes before the file's rank. A local rank counts from the file's: the first of its node."""
+    said = rank_of_line(line)
+    if said is not None:
+        return said
+    local = local_rank_of_line(line)
+    if local is None:
+        return file_rank
+    if file_rank is None:
+        raise UserError(
+            f"{path}: [default{local}] is a rank within a node; say --rank {path.name}=N, N being the rank of the "
+            "node's [default0]"
+        )
+    return file_rank + local
 
 
 def _in_cluster_time(stamp: LineTime, histories: Iterable[ClockHistory]) -> tuple[LineTime, bool]:

@@ -6,10 +6,12 @@ import logging
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rankclock.errors import UserError
 from rankclock.timebase.clock_record import ClockHeader, ClockLine, ClockRecord
 from rankclock.traces.log_lines import Zone, rank_of_line, time_of_line
 from rankclock.traces.merge_logs import LogCounts, merge_logs
@@ -27,12 +29,15 @@ ZONE = Zone(year=2026)
     [
         ("2026-11-30 00:53:20,123 INFO trainer: step", "2026-11-30T00:53:20.123000000Z", MS),
         ("[INFO|trainer.py:2128] 2026-11-30 00:53:20,123 >> ***** Running", "2026-11-30T00:53:20.123000000Z", MS),
-        ("[rank3]:[W1130 00:53:20.123456789 ProcessGroupNCCL.cpp:1250] x", "2026-11-30T00:53:20.123456789Z", 1),
+        ("[rank3]:[W1130 00:53:20.123456789 ProcessGroupNCCL.cpp:1250] x", "2026-11-30T00:53:20.000000000Z", S),
         ("I1130 00:53:20.123456 4711 torch/csrc/x.cpp:9] y", "2026-11-30T00:53:20.123456000Z", 1_000),
         ("[2026-11-30 00:53:20] gpu1:99:123 [0] NCCL INFO Bootstrap", "2026-11-30T00:53:20.000000000Z", S),
         ("2026-11-30T00:53:20.5Z done", "2026-11-30T00:53:20.500000000Z", 100 * MS),
         ("2026-11-30T08:53:20.123456+08:00 done", "2026-11-30T00:53:20.123456000Z", 1_000),
         ("1796000000.25 iteration 4", "2026-11-30T00:53:20.250000000Z", 10 * MS),
+        ("[W314 00:53:20.123456789 TCPStore.cpp:125] c10 before October", "2026-03-14T00:53:20.000000000Z", S),
+        ("W1130 00:53:20.123000 4711 torch/distributed/run.py:803] z", "2026-11-30T00:53:20.123000000Z", MS),
+        ("[default3]:[rank11]:W1130 00:53:20.123456789 9 x.py:3] z", "2026-11-30T00:53:20.123456789Z", 1),
         ("2026/11/30 00:53:20 [error] x", "2026-11-30T00:53:20.000000000Z", S),
     ],
 )
@@ -43,7 +48,11 @@ def test_stamps_of_many_writers_are_read_as_wide_as_their_last_digit(line: str, 
 
 
 @pytest.mark.parametrize(
-    "line", ["", "no stamp", "loss 2026", "2026-13-45 99:00:00 x", "W1399 00:00:00.1 x", "12:00:01"]
+    "line",
+    [
+        *("", "no stamp", "loss 2026", "2026-13-45 99:00:00 x", "W1399 00:00:00.1 x", "12:00:01"),
+        *("loading the checkpoint of 2026-11-30 00:53:20,123", "saved: 2026-11-30T00:53:20Z", "at W1130 00:53:20.1 x"),
+    ],
 )
 def test_what_is_no_stamp_is_text(line: str) -> None:
     assert time_of_line(line, ZONE) is None
@@ -59,7 +68,8 @@ def test_a_zone_is_taken_where_the_stamp_names_none() -> None:
     ("line", "rank"),
     [
         ("[rank3]:[W1130 ...", 3),
-        ("[default7]: x", 7),
+        ("[default7]: x", None),
+        ("[default7]:[rank15]: x", 15),
         ("2026-11-30T00:53:20.1Z ±2 µs rank12 INFO a: b", 12),
         ("x", None),
     ],
@@ -144,6 +154,24 @@ def test_lines_that_are_closer_together_than_their_stamps_can_tell_are_marked(tm
     paths = [tmp_path / "rank0.log", tmp_path / "rank1.log"]
     merged = list(merge_logs(paths, [record_of(0), record_of(1)], ranks={}, zone=ZONE, counts=LogCounts()))
     assert [line.unsure for line in merged] == [False, True]
+
+
+def test_a_rank_within_a_node_counts_from_the_rank_that_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "node1.log"
+    text = "2026-11-30 00:53:25,100 INFO {}\n"
+    path.write_text("".join(f"[default{n}]:{text.format(n)}" for n in range(2)), encoding="utf-8")
+    records = [record_of(1), record_of(2)]
+    with pytest.raises(UserError, match="rank within a node"):
+        list(merge_logs([path], records, ranks={}, zone=ZONE, counts=LogCounts()))
+    merged = list(merge_logs([path], records, ranks={path: 1}, zone=ZONE, counts=LogCounts()))
+    assert [line.rank for line in merged] == [1, 2]
+
+
+def test_records_of_two_jobs_share_no_cluster_time(tmp_path: Path) -> None:
+    write_logs(tmp_path, seed=1, count=5)
+    other = replace(record_of(1), header=replace(record_of(1).header, job="another"))
+    with pytest.raises(UserError, match="clock records of 2 jobs"):
+        list(merge_logs([tmp_path / "rank0.log"], [record_of(0), other], ranks={}, zone=ZONE, counts=LogCounts()))
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
