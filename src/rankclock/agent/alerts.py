@@ -74,8 +74,9 @@ RECORDINGS: tuple[tuple[str, str], ...] = (
     ),
     (
         "rankclock:cluster_worst_seconds",
-        'max without (peer, end) (label_replace(abs(rankclock_mesh_offset_lower_seconds), "end", "lower", "", "")'
-        ' or label_replace(abs(rankclock_mesh_offset_upper_seconds), "end", "upper", "", ""))',
+        # The larger of |lower| and |upper| is half their distance plus what their middle is off.
+        "max without (peer) ((rankclock_mesh_offset_upper_seconds - rankclock_mesh_offset_lower_seconds) / 2"
+        " + abs(rankclock_mesh_offset_upper_seconds + rankclock_mesh_offset_lower_seconds) / 2)",
     ),
     (
         "rankclock:ptp_following",
