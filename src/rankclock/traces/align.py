@@ -2,7 +2,8 @@
 
 Decides which record speaks of a trace (its rank, its time), and how a step of the clock inside the profiled window
 widens the doubt: the profiler fits one line through the clock at both ends of its window, and bends all stamps between.
-Refuses to extrapolate: what no record is near to stays unknown.
+A trace that is in cluster time already keeps its stamps, with the bound that it states: never corrected twice. Refuses
+to extrapolate: what no record is near to stays unknown.
 """
 
 from __future__ import annotations
@@ -59,17 +60,22 @@ def find_records(traces: Iterable[Path]) -> list[Path]:
 
 def align(digests: Mapping[int, TraceDigest], records: Sequence[ClockRecord] = ()) -> Alignment:
     """The map of every rank. A record inside a trace goes before `records`. Raises UserError where one is damaged."""
-    chosen = {rank: _record_of(digest, records) for rank, digest in digests.items()}
+    own = {rank: digest for rank, digest in digests.items() if digest.aligned is None}
+    chosen = {rank: _record_of(digest, records) for rank, digest in own.items()}
     jobs = Counter(record.header.job for record in chosen.values() if record is not None)
     job, _ = jobs.most_common(1)[0] if jobs else ("", 0)
     problems = []
     if len(jobs) > 1:
         problems.append(f"records of {len(jobs)} jobs: only those of {job!r} share one cluster time")
-    maps = {rank: _rank_map(rank, digests[rank], record, job) for rank, record in chosen.items()}
+    reference = next((one.header.reference for one in chosen.values() if one is not None and one.header.job == job), "")
+    reference = reference or next((name for name in map(_stated_reference, digests.values()) if name), "")
+    maps = {
+        rank: _rank_map(rank, digest, chosen[rank], job) if rank in chosen else _kept(rank, digest, reference)
+        for rank, digest in digests.items()
+    }
     for rank, found in maps.items():
         problems += [f"rank {rank}: {found.unknown_why}"] if found.unknown_why else []
         problems += [f"rank {rank}: {note}" for note in found.notes]
-    reference = next((one.header.reference for one in chosen.values() if one is not None and one.header.job == job), "")
     return Alignment(reference=reference, method=METHOD, ranks=maps, problems=tuple(problems))
 
 
@@ -113,6 +119,31 @@ def _rank_map(rank: int, digest: TraceDigest, record: ClockRecord | None, job: s
             nothing, unknown_why=history.offset_at_real(first_ns).unknown_why or "no record is near its time"
         )
     return replace(nothing, pieces=pieces, assumptions=(ASSUMPTION,), notes=(why_smeared,) if why_smeared else ())
+
+
+# ---- traces in cluster time ----
+
+
+def _stated_reference(digest: TraceDigest) -> str:
+    """Whose clock a trace in cluster time says that it runs on; '' where it says nothing."""
+    said = digest.aligned.get("reference") if isinstance(digest.aligned, dict) else None
+    return said if isinstance(said, str) else ""
+
+
+def _kept(rank: int, digest: TraceDigest, reference: str) -> RankMap:
+    """The map of a trace that was rewritten: no offset, the bound that it states."""
+    said = digest.aligned if isinstance(digest.aligned, dict) else {}
+    nothing = RankMap(rank=rank, host=digest.host or "", pieces=(), method=METHOD)
+    bound_ns = said.get("bound_ns")
+    if not isinstance(bound_ns, int) or bound_ns < 0 or not digest.realtime or digest.first_ns is None:
+        return replace(nothing, unknown_why="it is in cluster time already, but states no bound: take the original")
+    if _stated_reference(digest) != reference:
+        why = f"it is in cluster time already, of another reference ({_stated_reference(digest)!r}): take the original"
+        return replace(nothing, unknown_why=why)
+    around = (-bound_ns, 0, bound_ns)
+    last_ns = max(digest.last_ns or digest.first_ns, digest.first_ns)
+    piece = Piece(start_ns=digest.first_ns, end_ns=last_ns, at_start=around, at_end=around)
+    return replace(nothing, pieces=(piece,), assumptions=("the trace is in cluster time, as it says",))
 
 
 # ---- the profiler's own line ----

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,33 @@ def test_a_rewritten_trace_differs_in_its_stamps_alone_and_they_are_cluster_time
             for event in trace["traceEvents"]:
                 event.pop("ts", None)
         assert before == after
+
+
+def test_a_trace_in_cluster_time_is_never_corrected_twice(tmp_path: Path) -> None:
+    job, paths = performed(tmp_path, inside=True, ranks=2, ranks_per_host=1, seed=5)
+    digests = by_rank(read_files(paths))
+    first = align(digests)
+    again = tmp_path / "again"
+    again.mkdir()
+    for rank, digest in digests.items():
+        pieces = rewritten(digest, first.ranks[rank], first, common_base_ns(digests))
+        (again / f"rank{rank}.json").write_bytes(b"".join(pieces))
+    written = by_rank(read_files(sorted(again.iterdir())))
+    # The clock records are in them still, and beside them.
+    second = align(written, [recorded(job, rank, seed=5) for rank in digests])
+    assert second.reference == first.reference == "truth"
+    for rank, digest in written.items():
+        assert digest.first_ns is not None
+        found = second.ranks[rank].offset_at(digest.first_ns)
+        bound_ns = digest.aligned["bound_ns"]
+        assert found == (-bound_ns, 0, bound_ns)
+    mixed = align({0: written[0], 1: digests[1]})
+    assert mixed.ranks[0].offset_at(written[0].first_ns or 0) == second.ranks[0].offset_at(written[0].first_ns or 0)
+    assert mixed.ranks[1] == first.ranks[1]
+    other = replace(written[0], aligned={**written[0].aligned, "reference": "another"})
+    assert "of another reference" in align({0: other, 1: written[1]}).ranks[1].unknown_why
+    silent = replace(written[0], aligned={"reference": "truth"})
+    assert "states no bound" in align({0: silent}).ranks[0].unknown_why
 
 
 def test_a_merged_trace_has_every_event_once_and_keeps_the_ranks_apart(tmp_path: Path) -> None:
