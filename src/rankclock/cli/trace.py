@@ -293,7 +293,7 @@ def _write(digests: Mapping[int, TraceDigest], alignment: Alignment, output: Pat
 
     if form == "archive":
         with _published(output) as part:
-            write_archive(part, digests, alignment, {rank: _name(rank, digest) for rank, digest in digests.items()})
+            write_archive(part, digests, alignment, {rank: f"rank{rank}.json" for rank in digests})
     elif form == "merged":
         with _published(output) as part:
             _dump(merged(digests, alignment, common_base_ns(digests)), part, packed=output.suffix == ".gz")
@@ -310,11 +310,6 @@ def _write(digests: Mapping[int, TraceDigest], alignment: Alignment, output: Pat
     else:
         raise UserError(f"--format {form}: expected archive, rewritten or merged")
     return str(output)
-
-
-def _name(rank: int, digest: TraceDigest) -> str:
-    suffix = {"gzip": ".json.gz", "zstd": ".json.zst"}.get(digest.packing, ".json")
-    return f"rank{rank}{suffix}"
 
 
 def _dump(pieces: Iterable[bytes], path: Path, *, packed: bool) -> None:

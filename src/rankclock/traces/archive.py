@@ -2,6 +2,8 @@
 
 One number a file: it holds where the clocks do not part by more than their bound over the traced time; refuses
 (UserError) where they do, and traces whose clock is unknown.
+Packed traces are unpacked and packed anew by the archive: an entry of the manifest speaks of the member that it names,
+and to Perfetto a gzip file is a container with another file in it; zstd it does not know.
 Source of the format: Perfetto's reference, "Trace manifest format", version 1.
 """
 
@@ -16,6 +18,7 @@ from typing import Any
 from rankclock.errors import UserError
 from rankclock.timebase import format_span_ns
 from rankclock.traces.digest import TraceDigest
+from rankclock.traces.source import ByteSource
 from rankclock.traces.timemap import Alignment
 
 __all__ = ["MANIFEST", "manifest", "write_archive"]
@@ -25,8 +28,8 @@ MANIFEST = "perfetto_manifest.json"
 
 def manifest(digests: Mapping[int, TraceDigest], alignment: Alignment, names: Mapping[int, str]) -> dict[str, Any]:
     """The manifest's object. names: rank to the name of its file in the archive."""
-    first = min(digests)
     own = {rank: _private_offset_ns(digests[rank], alignment, rank) for rank in digests}
+    first = _timeline(digests, own)
     bounds = [_check(digests[rank], alignment, rank) for rank in digests]
     files: list[dict[str, Any]] = []
     for rank, name in names.items():
@@ -46,13 +49,36 @@ def manifest(digests: Mapping[int, TraceDigest], alignment: Alignment, names: Ma
 def write_archive(
     out: Path, digests: Mapping[int, TraceDigest], alignment: Alignment, names: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Writes the archive and gives its manifest. Files are stored, not packed: they often are already."""
+    """Writes the archive and gives its manifest. Plain files are stored as they are, packed ones stay packed."""
     said = manifest(digests, alignment, names)
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         archive.writestr(MANIFEST, json.dumps(said, indent=1))
         for rank, name in names.items():
-            archive.write(digests[rank].path, name)
+            if digests[rank].packing == "plain":
+                archive.write(digests[rank].path, name)
+                continue
+            member = zipfile.ZipInfo(name)
+            member.compress_type = zipfile.ZIP_DEFLATED
+            member.external_attr = 0o644 << 16
+            with archive.open(member, "w", force_zip64=True) as unpacked:
+                for piece in ByteSource(digests[rank].path):
+                    unpacked.write(piece)
     return said
+
+
+def _timeline(digests: Mapping[int, TraceDigest], own: Mapping[int, int]) -> int:
+    """The rank whose file's time the merged one runs on: the first on which nothing lies before 0.
+
+    Perfetto drops what does. The file that reads most at one instant leaves the most room.
+    """
+    earliest_ns = min((digest.first_ns or 0) - (digest.base_ns or 0) - own[rank] for rank, digest in digests.items())
+    fitting = [rank for rank in sorted(digests) if earliest_ns + own[rank] >= 0]
+    if not fitting:
+        raise UserError(
+            f"{digests[min(digests)].path}: on one timeline there are events before its 0, which Perfetto drops; "
+            "use --format rewritten or merged"
+        )
+    return fitting[0]
 
 
 def _middle_ns(digest: TraceDigest) -> int:

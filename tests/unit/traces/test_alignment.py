@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from rankclock.errors import ExitCode, UserError
 from rankclock.timebase.clock_record import ClockEvent, ClockHeader, ClockLine, ClockRecord
@@ -244,6 +246,45 @@ def test_an_archive_holds_the_traces_as_they_are_and_one_offset_each(tmp_path: P
     own = [at + job.clock_of(rank).offset_at(at) - bases[rank] for rank in (0, 1)]
     assert clocks["sync_to"] == {"file": "rank0.json"}
     assert abs(own[0] - own[1] - clocks["offset_ns"]) <= 2 * said["attributes"]["rankclock.bound_ns"]
+
+
+@pytest.mark.parametrize("packing", ["gz", "zst"])
+def test_packed_traces_lie_unpacked_in_an_archive_since_entries_speak_of_members(tmp_path: Path, packing: str) -> None:
+    _, paths = performed(tmp_path, inside=True, ranks=2, ranks_per_host=1, max_rate_ppb=100, seed=7)
+    texts = [path.read_bytes() for path in paths]
+    packed = []
+    for path, text in zip(paths, texts, strict=True):
+        packed.append(path.with_name(f"{path.name}.{packing}"))
+        packed[-1].write_bytes(gzip.compress(text) if packing == "gz" else zstandard.compress(text))
+    out = tmp_path / "aligned.zip"
+    done = rankclock("align", *map(str, packed), "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(out) as archive:
+        assert archive.testzip() is None
+        files = json.loads(archive.read(MANIFEST))["perfetto_manifest"]["files"]
+        assert [archive.read(one["path"]) for one in files] == texts
+    assert out.stat().st_size < sum(map(len, texts)) / 2
+
+
+def test_nothing_in_an_archive_lies_before_the_zero_of_its_timeline(tmp_path: Path) -> None:
+    """Perfetto drops such events: the file's time that reads most is taken, and where none does, it is said."""
+    _, paths = performed(tmp_path, inside=True, ranks=2, ranks_per_host=1, max_rate_ppb=100, seed=7)
+    digests = by_rank(read_files(paths))
+    alignment = align(digests)
+    for first, second in ((0, 5 * MS), (5 * MS, 0), (300 * MS, 300 * MS)):
+        moved = {
+            rank: replace(digest, base_ns=(digest.first_ns or 0) - at_ns)
+            for (rank, digest), at_ns in zip(digests.items(), (first, second), strict=True)
+        }
+        try:
+            said = manifest(moved, alignment, {0: "a", 1: "b"})["perfetto_manifest"]["files"]
+        except UserError as error:
+            assert "before its 0" in str(error)
+            assert (first, second) != (300 * MS, 300 * MS)
+            continue
+        for entry, digest in zip(said, moved.values(), strict=True):
+            starts_ns = (digest.first_ns or 0) - (digest.base_ns or 0)
+            assert starts_ns + entry.get("clocks", {"offset_ns": 0})["offset_ns"] >= 0
 
 
 def test_an_archive_is_refused_where_the_clocks_drift_more_than_their_bounds(tmp_path: Path) -> None:
