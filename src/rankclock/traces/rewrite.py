@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,13 @@ PIECE = 8 << 20
 OVERLAP = 4096
 """A stamp, a process number and a flow lie within this many bytes of their key."""
 
-_STAMP = re.compile(rb'(?<!\\)"ts"\s*:\s*("?-?[0-9][0-9.eE+-]*"?)')
-_PHASE = re.compile(rb'(?<!\\)"ph"\s*:')
+_KEY = re.compile(rb'("ts"\s*:\s*)')
+_NUMBER = re.compile(rb'"?-?[0-9][0-9.eE+-]*"?')
 _BASE = re.compile(rb'("baseTimeNanoseconds"\s*:\s*)-?[0-9]+')
-_PROCESS = re.compile(rb'(?<!\\)"pid"\s*:\s*(-?[0-9]+|"(?:[^"\\]|\\.)*")')
-_FLOW = re.compile(rb'(?<!\\)"ph"\s*:\s*"[stf]"\s*,\s*"id"\s*:\s*([0-9]+)')
+_PROCESS = re.compile(rb'"pid"\s*:\s*(?:-?[0-9]+|"(?:[^"\\]|\\.)*")')
+_FLOW = re.compile(rb'"ph"\s*:\s*"[stf]"\s*,\s*"id"\s*:\s*([0-9]+)')
+_ESCAPED = (b'\\"ts"', b'\\"pid"')
+"""Keys inside of texts: rare, and then the work on bytes is refused."""
 
 
 def common_base_ns(digests: Mapping[int, TraceDigest]) -> int:
@@ -154,27 +156,48 @@ class _Stamps:
 
     def replaced(self, piece: bytes) -> bytes:
         """The piece with its stamps in cluster time; those that are 0 or no time stay as they are."""
-        matches = list(_STAMP.finditer(piece))
-        if len(matches) > sum(1 for _ in _PHASE.finditer(piece)):
+        parts = _KEY.split(piece)  # before, key, behind, key, behind, ...
+        behind = parts[2::2]
+        if any(key in piece for key in _ESCAPED):
+            raise UserError(f'{self.digest.path}: "ts" or "pid" in a text: --format archive takes the file as it is')
+        if len(behind) > piece.count(b'"ph"'):
             raise UserError(f'{self.digest.path}: "ts" inside of arguments: --format archive takes the file as it is')
-        if not matches:
+        if not behind:
             return piece
         own_base_ns = self.digest.base_ns or 0
-        local_ns = np.array([_local_ns(match[1], own_base_ns) for match in matches], dtype=np.int64)
+        texts = [_number_of(part) for part in behind]
+        local_ns = np.array([_local_ns(text, own_base_ns) for text in texts], dtype=np.int64)
         timed = local_ns != _NO_TIME
         mapped = self.rank_map.to_cluster(local_ns)
-        outside = int((timed & ~mapped.known).sum())
-        if outside:
-            raise UserError(f"{self.digest.path}: {outside} events lie outside of the time that the clock is known for")
+        outside = np.flatnonzero(timed & ~mapped.known).tolist()
+        if not all(_METADATA.search(_event_around(parts, index)) for index in outside):
+            count = f"{len(outside)} events lie"
+            raise UserError(f"{self.digest.path}: {count} outside of the time that the clock is known for")
+        timed &= mapped.known  # names of processes and threads have stamps that mean nothing
         stamps = (mapped.cluster_ns - self.base_ns).tolist()
-        out, done = [], 0
-        for match, stamp_ns, has_time in zip(matches, stamps, timed.tolist(), strict=True):
-            if has_time:
-                start, finish = match.span(1)
-                out += [piece[done:start], text_of_ns(stamp_ns)]
-                done = finish
-        out.append(piece[done:])
-        return b"".join(out)
+        parts[2::2] = [
+            text_of_ns(stamp_ns) + part[len(text) :] if has_time else part
+            for part, text, stamp_ns, has_time in zip(behind, texts, stamps, timed.tolist(), strict=True)
+        ]
+        return b"".join(parts)
+
+
+def _number_of(part: bytes) -> bytes:
+    """The number that a text begins with; empty where it begins with none."""
+    end = part.find(b",")
+    if 0 < end < 32 and b"}" not in part[:end]:
+        return part[:end].rstrip()
+    found = _NUMBER.match(part)
+    return b"" if found is None else found[0]
+
+
+_METADATA = re.compile(rb'"ph"\s*:\s*"M"')
+
+
+def _event_around(parts: list[bytes], index: int) -> bytes:
+    """The text of the event of the `index`-th stamp, about, without its arguments."""
+    before, behind = parts[2 * index], parts[2 * index + 2]
+    return before[before.rfind(b"{") + 1 :] + behind.partition(b"{")[0]
 
 
 _NO_TIME = np.iinfo(np.int64).min
@@ -197,8 +220,13 @@ class _Numbers:
 
     def replaced(self, piece: bytes, rank: int) -> bytes:
         """The piece with this rank's numbers."""
-        piece = _PROCESS.sub(self._by(self.processes, rank), piece)
-        return _FLOW.sub(self._by(self.flows, rank), piece)
+        for whole in set(_PROCESS.findall(piece)):
+            key, _, old = whole.partition(b":")
+            new = self._number(self.processes, rank, old.strip())
+            # Written with a space before the colon, as no profiler does: what was replaced is not found again.
+            for end in b",}\n ":
+                piece = piece.replace(b"%b%c" % (whole, end), b"%b : %b%c" % (key.strip(), new, end))
+        return _FLOW.sub(lambda match: match[0][: -len(match[1])] + self._number(self.flows, rank, match[1]), piece)
 
     def labels(self) -> Iterator[dict[str, Any]]:
         """Events that name every process's rank, and put the processes in the order of ranks."""
@@ -212,10 +240,5 @@ class _Numbers:
             yield {"ph": "M", "name": "process_sort_index", "pid": int(new), "args": {"sort_index": int(new)}}
 
     @staticmethod
-    def _by(known: dict[tuple[int, bytes], bytes], rank: int) -> Callable[[re.Match[bytes]], bytes]:
-        def replacement(match: re.Match[bytes]) -> bytes:
-            new = known.setdefault((rank, match[1]), b"%d" % (len(known) + 1))
-            whole = match[0]
-            return whole[: match.start(1) - match.start(0)] + new
-
-        return replacement
+    def _number(known: dict[tuple[int, bytes], bytes], rank: int, old: bytes) -> bytes:
+        return known.setdefault((rank, old), b"%d" % (len(known) + 1))

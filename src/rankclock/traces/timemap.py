@@ -87,7 +87,12 @@ class RankMap:
         shape = local_ns.shape
         estimate, known = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
         lo, hi = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        if not local_ns.size:
+            return Mapped(cluster_ns=estimate, lo_ns=lo, hi_ns=hi, known=known)
+        first_ns, last_ns = int(local_ns.min()), int(local_ns.max())
         for piece in self.pieces:
+            if piece.end_ns < first_ns or piece.start_ns > last_ns:
+                continue
             inside = (local_ns >= piece.start_ns) & (local_ns <= piece.end_ns)
             if not inside.any():
                 continue
