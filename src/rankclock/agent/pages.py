@@ -17,7 +17,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from rankclock.agent.http_server import Answer, Request
 from rankclock.agent.metrics import encode, families
-from rankclock.agent.story import PATIENCE_NS, STALE_PERIODS, Story
+from rankclock.agent.story import PATIENCE_NS, STALE_PERIODS, Story, with_age
 from rankclock.agent.users import Users
 from rankclock.timebase import NS_PER_S, Offset, SyncState, format_offset_ns, format_span_ns
 
@@ -67,7 +67,7 @@ def status_json(story: Story, now_ns: int) -> dict[str, Any]:
             "sources_usable": story.look.sources.usable if story.look and story.look.sources else None,
             "sources_wanted": story.settings.sources_wanted,
             "read_age_ns": None if story.daemons.succeeded_ns is None else now_ns - story.daemons.succeeded_ns,
-            "peers": {edge.peer: edge.offset.to_json() for edge in story.probed} if standing else {},
+            "peers": {edge.peer: with_age(edge.offset, now_ns).to_json() for edge in story.probed} if standing else {},
             "ptp": [
                 {"domain": clock.domain, "identity": clock.identity, "grandmaster": clock.grandmaster}
                 for clock in (story.look.ptp if story.look else ())
@@ -137,7 +137,7 @@ class Pages:
     def _page(self, now: Clocks) -> str:
         story, state = self.story, self.story.state(now.raw_ns)
         standing = story.standing(now.raw_ns)
-        peers = [(edge.peer, edge.offset) for edge in story.probed] if standing else []
+        peers = [(edge.peer, with_age(edge.offset, now.raw_ns)) for edge in story.probed] if standing else []
         rows = [
             ("Steered by", state.owner or "nobody"),
             ("Follows", state.source or "nobody"),

@@ -21,11 +21,12 @@ from rankclock.agent.maintenance import Maintenance
 from rankclock.agent.metrics import METRICS
 from rankclock.agent.pages import Clocks, Pages
 from rankclock.agent.quiet_log import QuietLog
-from rankclock.agent.settings import Settings
+from rankclock.agent.settings import ProbeSettings, Settings
 from rankclock.agent.story import Story
 from rankclock.agent.users import Users, password_line
 from rankclock.agent.worker import Busy, Worker
 from rankclock.errors import HostError, PeerError, UserError
+from rankclock.mesh.report import EdgeReport, NodeReport
 from rankclock.timebase import NS_PER_S, ClockState, Offset, SyncState
 
 OFFSET = Offset.around(-1_500, 30_000, reference="root behind time1", method="chronyd", at_raw_ns=0)
@@ -216,6 +217,25 @@ def test_status_is_the_json_of_rankclock_status() -> None:
     state = ClockState.from_json(value)
     assert (state.state, state.claimed.estimate_ns) == (SyncState.SYNCHRONISED, -1500)
     assert {"role", "truth_ns", "misses_truth", "agent"} <= set(value)
+
+
+def test_what_was_measured_of_a_peer_is_handed_out_with_its_age() -> None:
+    told = story_of()
+    told.handle_settings(
+        Settings(node="n1", probe=ProbeSettings(bind="", key_hex="", peers={"n2": ("10.0.0.2", 4910)}))
+    )
+    edge = EdgeReport(
+        peer="n2", peer_clock_id="", offset=OFFSET, raw=None, raw_estimate_ns=None, raw_rate_ppb=None, min_rtt_ns=20_000,
+        sent=9, answered=9,
+    )  # fmt: skip
+    report = NodeReport(
+        node="n1", clock_id="", stamps="kernel", made_at_raw_ns=0, readings=(), edges=(edge,), counters={}
+    )
+    told.handle_report(report, took_ns=1, now_ns=0)
+    pages = pages_of(told, now_ns=4 * NS_PER_S)
+    value = json.loads(pages.answer(get("/status")).body)
+    assert value["agent"]["peers"]["n2"]["age_ns"] == value["measured"]["age_ns"] == 4 * NS_PER_S
+    assert "4.00 s old" in pages.answer(get("/")).body.decode()
 
 
 def test_the_page_for_people_escapes_what_daemons_say() -> None:
