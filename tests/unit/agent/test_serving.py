@@ -225,8 +225,8 @@ def test_what_was_measured_of_a_peer_is_handed_out_with_its_age() -> None:
         Settings(node="n1", probe=ProbeSettings(bind="", key_hex="", peers={"n2": ("10.0.0.2", 4910)}))
     )
     edge = EdgeReport(
-        peer="n2", peer_clock_id="", offset=OFFSET, raw=None, raw_estimate_ns=None, raw_rate_ppb=None, min_rtt_ns=20_000,
-        sent=9, answered=9,
+        peer="n2", peer_clock_id="", offset=OFFSET, raw=None, raw_estimate_ns=None, raw_rate_ppb=None,
+        min_rtt_ns=20_000, sent=9, answered=9,
     )  # fmt: skip
     report = NodeReport(
         node="n1", clock_id="", stamps="kernel", made_at_raw_ns=0, readings=(), edges=(edge,), counters={}
