@@ -20,6 +20,7 @@ NAMES = (
     "damage",
     "agent_cost",
     "agent_many",
+    "agent_states",
 )
 
 
