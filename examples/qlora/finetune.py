@@ -4,7 +4,7 @@
 
 The same script runs on GPUs (NCCL) and on processors (gloo). Nothing is downloaded: a small base model, its tokenizer
 and the data are made here. For your own model give --base a folder in the Hugging Face format. What is about rankclock
-is marked with (1) to (4).
+is marked with (1) to (5).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from rankclock.training.hugging_face import RankClockCallback  # (1)
+from rankclock.training.hugging_face import AdapterCheckpoints, RankClockCallback  # (1)
 from rankclock.training.torch_profiler import ClockedProfile  # (1)
 
 
@@ -69,12 +69,13 @@ def main() -> None:
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
     )
     clock = RankClockCallback.attach(trainer, fail=options.fail)  # (2) cluster time, skew per step, checkpoint guard
+    trainer.add_callback(AdapterCheckpoints(options.output / "adapters", clock=clock))  # (3) one writer, atomic
     if options.profile:
         trainer.add_callback(ProfileSteps(clock, options.output / f"traces/rank{rank}.pt.trace.json"))
     if options.late:
         trainer.add_callback(ComesLate(rank, options.late))
     trainer.train()
-    if rank == 0 and clock.training is not None and clock.training.skew is not None:  # (3)
+    if rank == 0 and clock.training is not None and clock.training.skew is not None:  # (4)
         (options.output / "step-skew.json").write_text(json.dumps(clock.training.skew, indent=1), encoding="utf-8")
 
 
@@ -122,7 +123,7 @@ class ProfileSteps(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **_) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._profile = ClockedProfile(  # (4)
+        self._profile = ClockedProfile(  # (5)
             self._clock.clock,
             record_shapes=True,
             schedule=torch.profiler.schedule(wait=state.max_steps // 2, warmup=1, active=3, repeat=1),

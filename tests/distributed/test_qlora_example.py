@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rankclock.training.checkpoints import latest
 from rankclock.wire.clock_record import METADATA_KEY, decode_file, decode_object
 
 pytestmark = pytest.mark.torch
@@ -38,6 +39,13 @@ def test_a_real_finetune_learns_and_leaves_clocks_traces_checkpoints_and_the_str
     loss = losses(done.stdout + done.stderr)
     assert loss[-1] < loss[0] - 0.5
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-30", "checkpoint-40"]
+    adapters = latest(tmp_path / "adapters", verify=True)
+    assert adapters is not None
+    assert adapters.step == 40
+    assert "adapter_model.safetensors" in adapters.files
+    assert adapters.cluster_time_ns is not None
+    assert adapters.offset is not None
+    assert adapters.offset.bound_ns is not None
     state = json.loads((tmp_path / "checkpoint-40/trainer_state.json").read_text(encoding="utf-8"))
     assert any("rankclock/bound_us" in entry for entry in state["log_history"])
     places = json.loads((tmp_path / "step-skew.json").read_text(encoding="utf-8"))["places"]

@@ -6,14 +6,16 @@ does less: the Trainer's loggers come before it and miss its metrics, and it can
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any
 
 from transformers import TrainerCallback
 
+from rankclock.training.checkpoints import prune, save
 from rankclock.training.clock import RankClock
 from rankclock.training.torch_loop import TrainingClock
 
-__all__ = ["RankClockCallback"]
+__all__ = ["AdapterCheckpoints", "RankClockCallback"]
 
 
 class RankClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
@@ -87,3 +89,22 @@ class RankClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         """The last steps are exchanged and the clock ends."""
         if self.training is not None:
             self.training.close()
+
+
+class AdapterCheckpoints(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+    """Adapters beside the Trainer's checkpoints, as QLoRA's own callback saves them, but by one rank and atomically.
+
+    That one writes the same folder from every rank. Here rank 0 publishes `<folder>/checkpoint-<step>` with a manifest
+    (step, cluster time with its bound, hashes) and keeps the newest `keep`; `checkpoints.latest` finds them.
+    """
+
+    def __init__(self, folder: str | PathLike[str], *, clock: RankClockCallback | None = None, keep: int = 2) -> None:
+        self._folder, self._clock, self._keep = folder, clock, keep
+
+    def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """Once, where the Trainer's own checkpoint of the step has just been written."""
+        if not state.is_world_process_zero or model is None:
+            return
+        clock = self._clock.clock if self._clock is not None else None
+        save(self._folder, state.global_step, lambda folder: model.save_pretrained(folder), clock=clock)
+        prune(self._folder, self._keep)
