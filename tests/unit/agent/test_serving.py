@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -364,5 +365,27 @@ def test_an_agent_that_does_not_answer_is_unknown_and_not_left_out() -> None:
             found = await asyncio.to_thread(ask_agents, [nobody, AgentAddress("127.0.0.1", port)], timeout_s=1)
         assert [one.state.state for one in found] == [SyncState.UNKNOWN, SyncState.SYNCHRONISED]
         assert "does not answer" in found[0].state.reasons[0]
+
+    serving(pages_of(story_of()).answer, use)
+
+
+def test_watch_and_serve_show_what_agents_answer() -> None:
+    async def use(port: int) -> None:
+        base = [sys.executable, "-m", "rankclock"]
+        agents = ["--agents", f"127.0.0.1:{port}"]
+        wanted = [
+            [*base, "watch", *agents, "--count", "2", "--every", "0.1", "--json"],
+            [*base, "watch", *agents, "--count", "1"],
+            [*base, "serve", *agents, "--json"],
+        ]
+        told = []
+        for command in wanted:
+            child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+            out, _ = await asyncio.wait_for(child.communicate(), 30)
+            assert child.returncode == 0
+            told.append(out.decode())
+        assert [json.loads(line)[0]["state"] for line in told[0].splitlines()] == ["synchronised"] * 2
+        assert "1 clocks: 1 synchronised" in told[1]
+        assert json.loads(told[2])["nodes"][0]["node"] == "n1"
 
     serving(pages_of(story_of()).answer, use)
