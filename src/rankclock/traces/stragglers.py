@@ -1,14 +1,14 @@
 """Who everybody waits for: arrivals at the collectives of traces on one timeline, and what the waiting costs.
 
 Only symmetric kinds make ranks wait for each other. In a collective a rank is last only where its whole interval lies
-behind those of all others; a rank is named only where it is last far more often than chance and costs more than all
-others together. Refuses to name anybody where the bounds are as large as the effect. Beside it stands an answer that
-needs no clock: who comes last spends the shortest time inside; where the two disagree, that is said.
+behind those of all others; a step is a rank's only where it surely caused most of the waiting there. Named is who has
+more steps than chance explains, and whose lateness is its own: not brought along from a wait in another group. Refuses
+to name anybody where the bounds are as large as the effect. Beside it stands an answer that needs no clock: who comes
+last spends the shortest time inside; where the two disagree, that is said.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.special import bdtrc
 
 from rankclock.clockmath.arrival_skew import Arrival, StepSkew, judge_step
 from rankclock.errors import ExitCode
@@ -28,26 +29,36 @@ from rankclock.traces.timemap import Alignment
 
 __all__ = ["GroupSkew", "StragglerReport", "find_stragglers"]
 
-CHANCE_SIGMAS = 4.0
-"""How far the count of a named rank lies above chance: one balanced job in 30,000 does so by itself."""
+CHANCE = 1e-4
+"""A balanced group gives one of its ranks as many steps as a named one has with at most this probability."""
 
 LEAST_COLLECTIVES = 8
-AGREE_SHARE = 0.5
+OWN_SHARE = 0.5
+"""A rank whose own part of its lateness is smaller only passes on what another group made it wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSkew:
     """The collectives of one process group. named: the rank that the others wait for, None where none can be named.
 
-    last: rank to how often it surely was last. caused_ns, waited_ns: rank to the waiting that it caused and had.
-    own_ns: of the named rank's lateness, the median part that it did not bring along from an earlier wait.
+    missing: members whose arrivals are not in the traces, who may be later than all. incomplete: collectives left out
+    because some other member's part is not in its trace. steps: independent occasions: the profiler's steps, else
+    collectives that do not overlap. won: rank to the steps in which it surely caused most of the waiting.
+    waited_range_ns: least and most that all ranks together waited. last: rank to how often it surely was last.
+    caused_ns, waited_ns: rank to the waiting that it caused and had.
+    late_median_ns: the named rank's largest lateness in a step that it won, in the median; own_median_ns: the part of
+    it that the rank did not bring along from an earlier wait.
     without_clock: the rank that the durations alone name.
     """
 
     group: str
     ranks: int
+    missing: tuple[int, ...]
     collectives: int
+    incomplete: int
     untold: int
+    steps: int
+    won: Mapping[int, int]
     spread_median_ns: int
     bound_median_ns: int
     late_median_ns: int | None
@@ -56,6 +67,7 @@ class GroupSkew:
     last: Mapping[int, int]
     caused_ns: Mapping[int, int]
     waited_ns: Mapping[int, int]
+    waited_range_ns: tuple[int, int]
     by_step: Mapping[int, Mapping[int, int]]
     trend_ns_per_s: float | None
     named: int | None
@@ -67,8 +79,12 @@ class GroupSkew:
         return {
             "group": self.group,
             "ranks": self.ranks,
+            "missing": list(self.missing),
             "collectives": self.collectives,
+            "incomplete": self.incomplete,
             "untold": self.untold,
+            "steps": self.steps,
+            "won": _named(self.won),
             "spread_median_ns": self.spread_median_ns,
             "bound_median_ns": self.bound_median_ns,
             "late_median_ns": self.late_median_ns,
@@ -77,6 +93,7 @@ class GroupSkew:
             "last": _named(self.last),
             "caused_ns": _named(self.caused_ns),
             "waited_ns": _named(self.waited_ns),
+            "waited_range_ns": list(self.waited_range_ns),
             "by_step": {str(step): _named(counts) for step, counts in self.by_step.items()},
             "trend_ns_per_s": self.trend_ns_per_s,
             "named": self.named,
@@ -99,20 +116,36 @@ class GroupSkew:
         """For people."""
         head = f"group {self.group or '?'}: {self.collectives} collectives of {self.ranks} ranks, arrivals apart "
         head += f"{format_span_ns(self.spread_median_ns)} (median, ±{format_span_ns(self.bound_median_ns)}), "
-        head += f"transfer {format_span_ns(self.transfer_median_ns)}; {self.waited_rank_s:.3g} rank-seconds waited"
-        found = [head]
+        least_s, most_s = (span_ns / NS_PER_S for span_ns in self.waited_range_ns)
+        head += f"transfer {format_span_ns(self.transfer_median_ns)}; {self.waited_rank_s:.3g} rank-seconds waited "
+        found = [head + f"(between {least_s:.3g} and {most_s:.3g})"]
         if self.named is not None:
             late, own = format_span_ns(self.late_median_ns or 0), format_span_ns(self.own_median_ns or 0)
             caused = format_span_ns(self.caused_ns[self.named])
-            count = f"{self.last[self.named]} of {self.collectives}"
             found.append(
-                f"  rank {self.named} is waited for: last in {count}, by {late} (its own: {own}), {caused} in all"
+                f"  rank {self.named} is waited for: it causes most of the waiting in {self.won[self.named]} of "
+                f"{self.steps} steps, late by {late} (its own: {own}), {caused} in all"
             )
         else:
             found.append(f"  nobody is named: {self.why_not}")
+        if self.missing:
+            found.append(
+                f"  arrivals of {len(self.missing)} members are not in the traces, they may be later than all: "
+                f"{self._absent}"
+            )
+        if self.incomplete:
+            found.append(f"  {self.incomplete} collectives left out: a traced rank's part of them is not in its trace")
         if self.disagree:
             found.append(f"  the durations alone name rank {self.without_clock}: clocks or stamps are to be doubted")
+        elif self.named is None and self.without_clock is not None:
+            found.append(
+                f"  without any clock: rank {self.without_clock} has the shortest durations, as who is last has"
+            )
         return found
+
+    @property
+    def _absent(self) -> str:
+        return ", ".join(map(str, self.missing[:8])) + (", ..." if len(self.missing) > 8 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,22 +204,24 @@ def find_stragglers(digests: Mapping[int, TraceDigest], alignment: Alignment) ->
     """The report of traces whose clocks are aligned or recovered."""
     matches = match(digests)
     times = _Times(matches, alignment)
-    groups: dict[tuple[str, tuple[int, ...]], _Group] = {}
-    left_ns: dict[int, int] = {}
+    groups: dict[_GroupKey, _Group] = {}
+    for collective, part in matches.parts():
+        if collective.kind in SYMMETRIC and part.stop - part.start >= 2:
+            group = groups.setdefault((collective.group, collective.members), _Group(members=collective.members))
+            group.ranks.update(times.ranks(part))
     unknown = 0
     for collective, part in matches.parts():
         if collective.kind not in SYMMETRIC or part.stop - part.start < 2:
             continue
-        if not times.known[part].all():
+        group = groups[collective.group, collective.members]
+        if set(times.ranks(part)) != group.ranks:
+            group.incomplete += 1
+        elif not times.known[part].all():
             unknown += 1
-            continue
-        arrivals = times.arrivals(part)
-        key = collective.group, tuple(sorted(arrivals))
-        group = groups.setdefault(key, _Group(ranks=key[1]))
-        group.take(arrivals, times.local_ns(part), left_ns, digests)
-        left_ns |= {rank: one.left_ns for rank, one in arrivals.items() if one.left_ns is not None}
+        else:
+            group.take(times, part, digests)
     return StragglerReport(
-        groups=tuple(group.result(name) for (name, _), group in groups.items()),
+        groups=tuple(group.result(name) for (name, _), group in groups.items() if group.skews),
         unknown=unknown,
         left_out=dict(matches.left_out),
         method=alignment.method,
@@ -194,18 +229,41 @@ def find_stragglers(digests: Mapping[int, TraceDigest], alignment: Alignment) ->
     )
 
 
+_GroupKey = tuple[str, tuple[int, ...] | None]
+_Step = tuple[bool, int]
+"""Whether the profiler numbered it, and its number."""
+
+
 class _Times:
-    """The entries of all matches in cluster time."""
+    """The entries of all matches in cluster time. own_ns: by each rank's own clock, what it spent since the last
+    communication that made it wait was over, without what it spent in other communication; -1 where there was none.
+    """
 
     def __init__(self, matches: Matches, alignment: Alignment) -> None:
         self.matches = matches
         size = len(matches.rank)
         self.lo_ns, self.est_ns, self.hi_ns, self.left_ns = (np.zeros(size, dtype=np.int64) for _ in range(4))
+        self.own_ns: Ints = np.full(size, -1, dtype=np.int64)
         self.known = np.zeros(size, dtype=bool)
         for place, rank in enumerate(matches.ranks):
             mine = matches.rank == place
+            self._own(np.flatnonzero(mine))
             if alignment.ranks[rank].known and mine.any():
                 self._bring(mine, alignment, rank)
+
+    def _own(self, mine: np.ndarray[Any, np.dtype[np.intp]]) -> None:
+        starts, ends, waits = self.matches.start_ns[mine], self.matches.end_ns[mine], self.matches.waits[mine]
+        exits = np.sort(ends[waits])
+        place = np.searchsorted(exits, starts, side="right") - 1
+        begun = place >= 0
+        since = exits[place[begun]]
+        others = ~waits & (ends != NO_END)
+        order = np.argsort(ends[others], kind="stable")
+        inside = np.concatenate([[0], np.cumsum((ends - starts)[others][order])])
+        until = ends[others][order]
+        spent = inside[np.searchsorted(until, starts[begun], side="right")]
+        spent -= inside[np.searchsorted(until, since, side="right")]
+        self.own_ns[mine[begun]] = np.maximum(starts[begun] - since - spent, 0)
 
     def _bring(self, mine: np.ndarray[Any, np.dtype[np.bool_]], alignment: Alignment, rank: int) -> None:
         matches = self.matches
@@ -216,10 +274,21 @@ class _Times:
         self.est_ns[mine], self.left_ns[mine] = start.cluster_ns, end.cluster_ns
         self.known[mine] = start.known & end.known & (matches.end_ns[mine] != NO_END)
 
-    def local_ns(self, part: slice) -> dict[int, int]:
-        """Rank to its arrival by its own clock."""
-        matches = self.matches
-        return {matches.ranks[int(matches.rank[i])]: int(matches.start_ns[i]) for i in range(part.start, part.stop)}
+    def ranks(self, part: slice) -> list[int]:
+        """Who took part in one collective, in the order of its entries."""
+        return [self.matches.ranks[place] for place in self.matches.rank[part].tolist()]
+
+    def waiting(self, part: slice) -> tuple[int, int]:
+        """The least and the most that all ranks together waited in one collective."""
+        lo_ns, hi_ns = self.lo_ns[part], self.hi_ns[part]
+        least, most = np.maximum(_of_others(lo_ns) - hi_ns, 0), np.maximum(_of_others(hi_ns) - lo_ns, 0)
+        return int(least.sum()), int(most.sum())
+
+    def overlaps(self, part: slice, before: slice) -> bool:
+        """Whether some rank entered one collective before it had left another, of the same ranks."""
+        ends = dict(zip(self.ranks(before), self.matches.end_ns[before].tolist(), strict=True))
+        starts = dict(zip(self.ranks(part), self.matches.start_ns[part].tolist(), strict=True))
+        return any(start_ns < ends[rank] for rank, start_ns in starts.items())
 
     def arrivals(self, part: slice) -> dict[int, Arrival]:
         """Rank to its arrival at one collective."""
@@ -236,41 +305,62 @@ class _Times:
 
 @dataclass(slots=True, kw_only=True)
 class _Group:
-    """What is collected of one process group."""
+    """What is collected of one process group. caused_ns: step to rank to the waiting that it surely caused there.
 
-    ranks: tuple[int, ...]
+    late_ns: step to rank to its largest lateness there and its own part of that, -1 where nothing tells.
+    """
+
+    members: tuple[int, ...] | None
+    ranks: set[int] = field(default_factory=set)
+    incomplete: int = 0
     skews: list[StepSkew] = field(default_factory=list)
-    own_ns: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    late_ns: dict[_Step, dict[int, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
     at_ns: list[int] = field(default_factory=list)
     transfer_ns: list[int] = field(default_factory=list)
-    shortest: Counter[int] = field(default_factory=Counter)
+    waiting_ns: list[tuple[int, int]] = field(default_factory=list)
     by_step: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    caused_ns: dict[_Step, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    most_ns: Counter[_Step] = field(default_factory=Counter)
+    shortest: dict[_Step, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    _before: tuple[slice, _Step] | None = None
 
-    def take(
-        self,
-        arrivals: dict[int, Arrival],
-        local_ns: dict[int, int],
-        left_ns: dict[int, int],
-        digests: Mapping[int, TraceDigest],
-    ) -> None:
-        """One collective. left_ns: when each rank left the one before, for telling its own lateness from inherited."""
+    def take(self, times: _Times, part: slice, digests: Mapping[int, TraceDigest]) -> None:
+        """One collective with all its traced ranks."""
+        arrivals = times.arrivals(part)
         skew = judge_step(len(self.skews), arrivals)
         self.skews.append(skew)
         last = max(arrivals, key=lambda rank: arrivals[rank].est_ns)
         self.at_ns.append(arrivals[last].est_ns)
         durations = {rank: (one.left_ns or one.est_ns) - one.est_ns for rank, one in arrivals.items()}
         self.transfer_ns.append(durations[last])
-        self.shortest[min(durations, key=lambda rank: durations[rank])] += 1
+        self.waiting_ns.append(times.waiting(part))
+        ranks = times.ranks(part)
+        number = _step_of(digests[last], int(times.matches.start_ns[part][ranks.index(last)]))
+        step = self._step(times, part, number)
+        shortest = min(durations, key=lambda rank: durations[rank])
+        self.shortest[step][shortest] += sum(durations.values()) - len(durations) * durations[shortest]
+        self.most_ns[step] += self.waiting_ns[-1][1]
         if skew.late is None:
             return
-        gaps = {rank: one.est_ns - left_ns[rank] for rank, one in arrivals.items() if rank in left_ns}
-        others = [gap for rank, gap in gaps.items() if rank != skew.late]
-        if skew.late in gaps and others:
-            own_ns = gaps[skew.late] - int(np.median(others))
-            self.own_ns[skew.late].append(min(max(own_ns, 0), skew.late_by_ns))
-        step = _step_of(digests[skew.late], local_ns[skew.late])
-        if step is not None:
-            self.by_step[step][skew.late] += 1
+        # Where a rank is surely last, the least waiting is the waiting for it.
+        self.caused_ns[step][skew.late] += self.waiting_ns[-1][0]
+        if number is not None:
+            self.by_step[number][skew.late] += 1
+        own = dict(zip(ranks, times.own_ns[part].tolist(), strict=True))
+        others = [span_ns for rank, span_ns in own.items() if rank != skew.late and span_ns >= 0]
+        mine_ns = -1
+        if own[skew.late] >= 0 and others:
+            mine_ns = min(max(own[skew.late] - int(np.median(others)), 0), skew.late_by_ns)
+        largest = self.late_ns[step].get(skew.late, (-1, -1))
+        self.late_ns[step][skew.late] = max(largest, (skew.late_by_ns, mine_ns))
+
+    def _step(self, times: _Times, part: slice, number: int | None) -> _Step:
+        """Collectives in flight together have one cause: they are one occasion, though no step is recorded."""
+        step: _Step = (True, number) if number is not None else (False, len(self.skews))
+        if number is None and self._before is not None and times.overlaps(part, self._before[0]):
+            step = self._before[1]
+        self._before = part, step
+        return step
 
     def result(self, name: str) -> GroupSkew:
         """The judgement of the group."""
@@ -281,13 +371,17 @@ class _Group:
             waited.update(skew.waits_ns)
             if skew.late is not None:
                 caused[skew.late] += sum(skew.waits_ns.values())
-        named, why_not = self._name(last, caused)
-        late = [skew.late_by_ns for skew in self.skews if skew.late == named] if named is not None else []
-        own = self.own_ns.get(named, []) if named is not None else []
+        won = Counter(rank for step in self.most_ns for rank in self._winner(step))
+        named, why_not = self._name(won, last)
+        late, own = self._lateness(named) if named is not None else ([], [])
         return GroupSkew(
             group=name,
             ranks=len(self.ranks),
+            missing=tuple(sorted(set(self.members or ()) - self.ranks)),
             collectives=len(self.skews),
+            incomplete=self.incomplete,
+            steps=len(self.most_ns),
+            won=dict(won),
             untold=sum(1 for skew in self.skews if skew.late is None),
             spread_median_ns=_median([skew.spread_ns for skew in self.skews]),
             bound_median_ns=_median([skew.bound_ns for skew in self.skews]),
@@ -297,6 +391,7 @@ class _Group:
             last=dict(last),
             caused_ns=dict(caused),
             waited_ns=dict(waited),
+            waited_range_ns=(sum(least for least, _ in self.waiting_ns), sum(most for _, most in self.waiting_ns)),
             by_step={step: dict(counts) for step, counts in sorted(self.by_step.items())},
             trend_ns_per_s=self._trend(),
             named=named,
@@ -304,27 +399,54 @@ class _Group:
             without_clock=self._shortest(),
         )
 
-    def _name(self, last: Counter[int], caused: Counter[int]) -> tuple[int | None, str]:
-        count, size = len(self.skews), len(self.ranks)
+    def _winner(self, step: _Step) -> list[int]:
+        """Who surely caused more than half of a step's waiting: one rank or none, whatever the bounds."""
+        return [rank for rank, caused_ns in self.caused_ns[step].items() if 2 * caused_ns > self.most_ns[step]]
+
+    def _name(self, won: Counter[int], last: Counter[int]) -> tuple[int | None, str]:
+        count, steps = len(self.skews), len(self.most_ns)
         if count < LEAST_COLLECTIVES:
             return None, f"{count} collectives are too few ({LEAST_COLLECTIVES} are needed)"
-        told = sum(last.values())
-        if not told:
+        if not last:
             return None, "arrivals are closer together than the bounds of the clocks: refused"
-        rank, often = last.most_common(1)[0]
-        chance = told / size
-        if often <= chance + CHANCE_SIGMAS * math.sqrt(told * (size - 1)) / size:
-            return None, f"rank {rank} was last most often, {often} of {told}: no more than chance allows"
-        if 2 * caused[rank] <= sum(caused.values()):
-            return None, f"rank {rank} was last most often, but cost less than the others together"
-        return rank, ""
+        rank, often = won.most_common(1)[0] if won else (-1, 0)
+        if not self._beyond_chance(often):
+            most = f"; rank {rank} did in {often}, as chance allows" if often else ""
+            return None, f"no rank surely caused most of the waiting in many of the {steps} steps{most}"
+        why_not = self._inherited(rank)
+        return (None if why_not else rank), why_not
+
+    def _inherited(self, rank: int) -> str:
+        """Why the rank's lateness may not be its own; empty where it is."""
+        late, own = self._lateness(rank)
+        if not own:
+            return f"rank {rank} is last most often; whether by its own doing, its trace does not tell"
+        if _median(own) >= OWN_SHARE * _median(late):
+            return ""
+        return (
+            f"rank {rank} is last by {format_span_ns(_median(late))} in most of {len(late)} steps, but brings that "
+            f"along from an earlier wait (its own: {format_span_ns(_median(own))}): look at the other groups"
+        )
+
+    def _lateness(self, rank: int) -> tuple[list[int], list[int]]:
+        """Of the steps that the rank won: its largest lateness, and its own part of that where it can be told."""
+        found = [self.late_ns[step][rank] for step in self.most_ns if rank in self._winner(step)]
+        return [late_ns for late_ns, _ in found], [own_ns for _, own_ns in found if own_ns >= 0]
+
+    def _beyond_chance(self, often: int) -> bool:
+        """Whether a balanced group hardly gives any of its ranks that many steps. Who surely won did win: no bias."""
+        size = len(self.ranks)
+        return size * float(bdtrc(often - 1, len(self.most_ns), 1 / size)) < CHANCE
 
     def _shortest(self) -> int | None:
-        """The rank that was inside for the shortest time in most collectives; None where there is none."""
+        """The rank that the others waited for if all left together, as their durations tell; None by chance."""
         if len(self.skews) < LEAST_COLLECTIVES:
             return None
-        rank, often = self.shortest.most_common(1)[0]
-        return rank if often > AGREE_SHARE * len(self.skews) else None
+        most = Counter(
+            rank for counts in self.shortest.values() for rank in counts if 2 * counts[rank] > counts.total()
+        )
+        rank, often = most.most_common(1)[0] if most else (-1, 0)
+        return rank if self._beyond_chance(often) else None
 
     def _trend(self) -> float | None:
         """How the spread grows with time, by a robust line; None with too few collectives."""
@@ -340,6 +462,13 @@ def _step_of(digest: TraceDigest, local_ns: int) -> int | None:
     """The profiler's step that an instant of the rank's own time lies in; None where there is none."""
     at = bisect_right(digest.steps, local_ns, key=lambda step: step[1]) - 1
     return digest.steps[at][0] if at >= 0 and local_ns <= digest.steps[at][2] else None
+
+
+def _of_others(values: Ints) -> Ints:
+    """For each entry the largest of all others."""
+    largest, second = np.partition(values, -2)[[-1, -2]] if len(values) > 1 else (values[0], values[0])
+    found: Ints = np.where(np.arange(len(values)) == int(np.argmax(values)), second, largest)
+    return found
 
 
 def _median(values: list[int]) -> int:
