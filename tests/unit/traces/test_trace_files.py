@@ -73,6 +73,19 @@ def test_viztracer_and_proton_state_their_base_in_their_own_places(tmp_path: Pat
     assert one(viztracer).first_ns == one(proton).first_ns == 10**18 + 5001
 
 
+def test_the_empty_object_that_ends_a_list_of_the_nccl_profiler_plugin_is_no_loss(tmp_path: Path) -> None:
+    path = tmp_path / "nccl.rank0.json"
+    coll = (
+        '{"name": "AllReduce", "cat": "COLL", "ph": "%s", "id": 0, "pid": 7, "tid": 1, "ts": %f, "args": {"SeqNum": 1}}'
+    )
+    path.write_text(f"[\n{coll % ('b', 5.5)},\n{coll % ('e', 7.5)},\n{{}}]\n")
+    (finding,) = inspect_file(path)
+    assert (finding.verdict, finding.values["read"], finding.values["lost"]) == ("ok with warning", 2, 0)
+    path.write_text(f'[\n{coll % ("b", 5.5)},\n{{"name": "x"}}]\n')
+    (finding,) = inspect_file(path)
+    assert (finding.values["read"], finding.values["lost"]) == (1, 1)
+
+
 def test_a_trace_without_base_counts_from_1970_only_if_its_times_say_so(tmp_path: Path) -> None:
     assert not one(written(tmp_path / "a.json", [SPAN])).realtime
     assert one(written(tmp_path / "b.json", [{**SPAN, "ts": 1708722576381804}])).realtime
