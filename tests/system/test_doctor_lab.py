@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from rankclock.fleet.collect import collect_states
+from rankclock.fleet.transport import InLab
 from rankclock.lab import Lab, Scenario
 
 pytestmark = pytest.mark.lab
@@ -103,3 +105,23 @@ def test_training_stamps_of_ranks_whose_clocks_differ_are_found_from_their_logs(
     assert code == 1
     assert "RANK_LOGS_APART" in ids(answer)
     assert abs(answer["values"]["offset_s"] + 42) < 1
+
+
+def test_all_nodes_of_a_lab_are_examined_at_once_and_the_one_that_is_out_is_named(
+    lab_of: Callable[[Scenario], Lab], flat: Callable[..., Scenario], daemon: Callable[[str], Path]
+) -> None:
+    lab = lab_of(flat(4))
+    texts = {"n1": CHRONY + "local stratum 1\n", "n2": CLIENT, "n3": CLIENT, "n4": CLIENT.replace("0.1 ", "0.99 ")}
+    for node, text in texts.items():
+        start(lab, node, daemon, text)
+    deadline = time.monotonic() + 20
+    found: dict[str, Any] = {}
+    while time.monotonic() < deadline:
+        states = [state.to_json() for state in collect_states({n: InLab(lab=lab, node=n) for n in texts}).values()]
+        if sum(one["state"] == "synchronised" for one in states) == 2:
+            break
+        time.sleep(0.2)
+    code, found = ask(lab, "n1", "-", text=json.dumps(states))
+    assert code == 1
+    (out,) = [one for one in found["findings"] if one["id"] == "SOME_NODES_OUT"]
+    assert "n4" in out["cause"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +43,11 @@ def doctor(
         typer.Argument(metavar="[FILE|-]...", help="Text to read; - is standard input. None: examine this node."),
     ] = None,
     *,
+    cluster: Annotated[
+        Path | None,
+        typer.Option("--cluster", help="Examine the nodes of this cluster file, by ssh; with FILEs beside."),
+    ] = None,
+    lab: Annotated[str | None, typer.Option("--lab", help="Examine the nodes of this running lab.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
     rules: Annotated[bool, typer.Option("--rules", help="List the rules and exit.")] = False,
     bundle: Annotated[
@@ -55,7 +60,8 @@ def doctor(
     ] = False,
 ) -> int:
     """Find what is wrong with clocks in whatever you have: output of chronyc, ntpq, timedatectl, ptp4l, phc2sys, pmc,
-    ethtool -T, logs, configurations, error messages, mixed as they are; or in this node, without an argument.
+    ethtool -T, logs, configurations, error messages, clock records of a job, mixed as they are; in this node, without
+    an argument; or in all nodes of a cluster.
 
     Exit code: 0 healthy or no clock fault, 1 fault, risk or degraded, 4 cannot tell.
 
@@ -68,7 +74,11 @@ def doctor(
 
     if apply and not fix:
         raise UserError("--apply goes with --fix: rankclock doctor FILE --fix prints the change first")
-    sources = [(name, _chunks(name)) for name in files] if files else _this_node()
+    sources: list[tuple[str, Iterable[bytes]]] = [(name, _chunks(name)) for name in files or []]
+    if cluster is not None or lab is not None:
+        sources += _nodes(cluster, lab)
+    elif not files:
+        sources += _this_node()
     evidence = read_sources(sources)
     answer = diagnose(evidence)
     if bundle is not None:
@@ -108,6 +118,18 @@ def _this_node() -> list[tuple[str, list[bytes]]]:
     found = [("facts of this node", collect_facts()), ("clock of this node", read_clock_state().to_json())]
     own = [(name, [json.dumps(value).encode()]) for name, value in found]
     return own + [(name, [output]) for name, output in read_tools()]
+
+
+def _nodes(cluster_file: Path | None, lab_name: str | None) -> list[tuple[str, list[bytes]]]:
+    """Facts and clock state of every node. Those of a node out of reach say so themselves."""
+    from rankclock.cli.reach import transports_of
+    from rankclock.fleet.collect import collect_facts, collect_states
+
+    transports = transports_of(cluster_file, lab_name)
+    facts, states = collect_facts(transports), collect_states(transports)
+    found = [(f"facts of {node}", json.dumps(value)) for node, value in facts.items()]
+    found += [(f"clock of {node}", json.dumps(state.to_json())) for node, state in states.items()]
+    return [(name, [text.encode()]) for name, text in found]
 
 
 def _print_rules(as_json: bool) -> int:

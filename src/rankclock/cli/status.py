@@ -13,7 +13,6 @@ from rankclock.timebase import SyncState
 
 if TYPE_CHECKING:
     from rankclock.fleet.status_table import StatusRow
-    from rankclock.fleet.transport import Transport
 
 __all__ = ["status"]
 
@@ -60,17 +59,14 @@ def status(
 
 
 def _rows(cluster_file: Path | None) -> list[StatusRow]:
-    from rankclock.cluster import NodeKind, load_cluster
+    from rankclock.cli.reach import transports_of
     from rankclock.fleet.collect import collect_states
     from rankclock.fleet.status_table import StatusRow
-    from rankclock.fleet.transport import Ssh
     from rankclock.node.state import read_clock_state
 
     if cluster_file is None:
         return [StatusRow(state=read_clock_state(None))]
-    nodes = [node.name for node in load_cluster(cluster_file).nodes if node.kind is not NodeKind.SOURCE]
-    transports: dict[str, Transport] = {name: Ssh(host=name) for name in nodes}
-    return [StatusRow(state=state) for state in collect_states(transports).values()]
+    return [StatusRow(state=state) for state in collect_states(transports_of(cluster_file, None)).values()]
 
 
 def _agent_rows(agents: str) -> list[StatusRow]:

@@ -15,6 +15,8 @@ from rankclock.diagnosis.evidence import Evidence, Item, Quote, Series
 from rankclock.diagnosis.notes import Comment, DateReading, Measured, Metric, date_hosts, date_line
 from rankclock.errors import DecodeError
 from rankclock.timebase import ClockState
+from rankclock.wire.clock_record import SCHEMA as CLOCK_SCHEMA
+from rankclock.wire.clock_record import decode_file
 from rankclock.wire.text import (
     chronyc,
     daemons,
@@ -35,6 +37,9 @@ from rankclock.wire.text.line import Line, prompt_of
 from rankclock.wire.text.linuxptp import sample_of
 
 __all__ = ["Recogniser"]
+
+HEADER = 400
+"""Characters in which a clock record names its schema."""
 
 Block = Callable[[Sequence[Line], int], tuple[object, int] | None]
 
@@ -108,6 +113,8 @@ class Recogniser:
         head = text.lstrip()[:1]
         if head not in ("{", "["):
             return False
+        if CLOCK_SCHEMA in text[:HEADER]:
+            return self._clock_records(text)
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
@@ -115,6 +122,16 @@ class Recogniser:
         whole = Line(number=0, text="", body="")
         found = [self._object(one, whole) for one in (value if isinstance(value, list) else [value])]
         return bool(found) and all(found)
+
+    def _clock_records(self, text: str) -> bool:
+        """The history of a rank's clock, a header and its lines."""
+        try:
+            records = decode_file(text)
+        except DecodeError:
+            return False
+        for record in records:
+            self._keep("clock record", record, Line(number=0, text="", body=""), host=record.header.host)
+        return True
 
     def _object(self, value: object, line: Line) -> bool:
         """One object with a schema of ours: facts, a clock state, a measured offset."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from rankclock.diagnosis.finding import Rule
 from rankclock.diagnosis.rules import (
     cloud,
+    cluster,
     config,
     corrections,
     election,
@@ -46,6 +47,7 @@ THEMES: dict[str, tuple[Rule, ...]] = {
     "Services that compare clocks": services.RULES,
     "Logs, files, metrics": logs.RULES,
     "Facts of a node": facts.RULES,
+    "Several nodes and ranks": cluster.RULES,
 }
 
 RULES: tuple[Rule, ...] = tuple(rule for rules in THEMES.values() for rule in rules)
