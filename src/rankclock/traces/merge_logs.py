@@ -79,6 +79,7 @@ def merge_logs(
     file cannot be read, its rank is unknown, or the records are of several jobs: those share no cluster time.
     """
     histories: dict[int, list[ClockHistory]] = {}
+    records = [record for record in records if any(line.known for line in record.lines)]
     jobs = Counter(record.header.job for record in records)
     if len(jobs) > 1:
         raise UserError(

@@ -172,6 +172,9 @@ def test_records_of_two_jobs_share_no_cluster_time(tmp_path: Path) -> None:
     other = replace(record_of(1), header=replace(record_of(1).header, job="another"))
     with pytest.raises(UserError, match="clock records of 2 jobs"):
         list(merge_logs([tmp_path / "rank0.log"], [record_of(0), other], ranks={}, zone=ZONE, counts=LogCounts()))
+    # One that knows nothing stands in nobody's way: it may not even know its job.
+    empty = replace(other, lines=())
+    assert list(merge_logs([tmp_path / "rank0.log"], [record_of(0), empty], ranks={}, zone=ZONE, counts=LogCounts()))
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
