@@ -144,6 +144,9 @@ def stragglers(
     records: Records = None,
     ranks: Ranks = None,
     prometheus: Annotated[bool, typer.Option("--prometheus", help="Print Prometheus text.")] = False,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="Also write a page with pictures (HTML, offline).")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Say which rank everybody waits for in the collectives, and what that costs; nobody where the clocks forbid it.
@@ -157,6 +160,10 @@ def stragglers(
 
     digests = _read(files, ranks, None)
     report = find_stragglers(digests, _clocks(digests, files, records))
+    if page is not None:
+        from rankclock.traces.stragglers_page import write_page
+
+        write_page(page, report)
     if as_json:
         print_json(report.to_json())
     elif prometheus:

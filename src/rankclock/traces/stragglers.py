@@ -48,7 +48,8 @@ class GroupSkew:
     caused_ns, waited_ns: rank to the waiting that it caused and had.
     late_median_ns: the named rank's largest lateness in a step that it won, in the median; own_median_ns: the part of
     it that the rank did not bring along from an earlier wait.
-    without_clock: the rank that the durations alone name.
+    without_clock: the rank that the durations alone name. history, for pictures: of each collective the cluster time,
+    last arrival - first arrival, the bound of that, and who surely was last.
     """
 
     group: str
@@ -73,6 +74,7 @@ class GroupSkew:
     named: int | None
     why_not: str
     without_clock: int | None
+    history: tuple[tuple[int, int, int, int | None], ...] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; ranks and steps are strings there."""
@@ -397,6 +399,10 @@ class _Group:
             named=named,
             why_not=why_not,
             without_clock=self._shortest(),
+            history=tuple(
+                (at_ns, skew.spread_ns, skew.bound_ns, skew.late)
+                for at_ns, skew in zip(self.at_ns, self.skews, strict=True)
+            ),
         )
 
     def _winner(self, step: _Step) -> list[int]:

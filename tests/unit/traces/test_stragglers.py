@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankclock.errors import ExitCode
+from rankclock.errors import ExitCode, HostError
 from rankclock.traces.digest import TraceDigest
 from rankclock.traces.read import by_rank, read_files
 from rankclock.traces.recover import recover
 from rankclock.traces.stragglers import StragglerReport, find_stragglers
+from rankclock.traces.stragglers_page import render_page, write_page
 from rankclock.traces.synthetic import START_TRUE_NS, Job, SyntheticJob, write_traces
 from rankclock.traces.timemap import Alignment, Piece, RankMap
 
@@ -165,3 +169,48 @@ def test_the_json_says_what_the_text_says(tmp_path: Path) -> None:
     assert (value["schema"], group["named"], group["steps"], group["missing"]) == ("rankclock-stragglers/1", 2, 20, [])
     assert group["won"] == {"2": 20}
     assert group["waited_range_ns"][0] <= sum(group["waited_ns"].values()) <= group["waited_range_ns"][1]
+
+
+def test_the_page_needs_no_network_and_holds_the_numbers(tmp_path: Path) -> None:
+    job, digests = traced(tmp_path, ranks=4, straggler={2: 5 * MS})
+    report = find_stragglers(digests, known_within(job, digests, 2_000))
+    path = tmp_path / "page.html"
+    write_page(path, report)
+    text = path.read_text(encoding="utf-8")
+    assert "default-src 'none'" in text
+    assert re.search(r"<(?:script|link|img)[^>]+(?:src|href)=", text.partition("<script>")[0]) is None
+    assert "rank 2 holds up group" in text
+    (data,) = re.findall(r'id="plots">(.*?)</script>', text)
+    plots = json.loads(data)
+    assert plots["waits0"]["data"][1]["y"][2] == report.groups[0].caused_ns[2] / S
+    assert len(plots["apart0"]["data"][0]["x"]) == report.groups[0].collectives
+    assert len(plots["apart0"]["data"][0]["error_y"]["array"]) == report.groups[0].collectives
+
+
+def test_names_in_a_page_are_text_and_what_is_not_drawn_is_said(tmp_path: Path) -> None:
+    job, digests = traced(tmp_path, ranks=4, straggler={2: 5 * MS})
+    report = find_stragglers(digests, known_within(job, digests, 2_000))
+    (group,) = report.groups
+    many = tuple(replace(group, group=f"</script><b>{number}", history=group.history * 50) for number in range(15))
+    text = render_page(replace(report, groups=many))
+    assert "</script><b>" not in text
+    assert "of 15.</p>" in text
+    assert f"of {50 * group.collectives} collectives" in text
+
+
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="cannot write"):
+        write_page(
+            tmp_path / "no" / "page.html", StragglerReport(groups=(), unknown=0, left_out={}, method="", reference="")
+        )
+
+
+def test_the_command_writes_the_page_beside_its_answer(tmp_path: Path) -> None:
+    performed = SyntheticJob(Job(ranks=2, ranks_per_host=1, steps=20, jitter=0.002, straggler={1: 20 * MS}))
+    names = list(map(str, write_traces(performed, tmp_path, padding=0)))
+    page = tmp_path / "page.html"
+    argv = [sys.executable, "-m", "rankclock", "trace", "stragglers", *names, "--page", str(page), "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    value = json.loads(done.stdout)
+    assert done.returncode == (1 if any(group["named"] is not None for group in value["groups"]) else 4), done.stderr
+    assert "Who everybody waits for" in page.read_text(encoding="utf-8")
