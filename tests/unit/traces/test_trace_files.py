@@ -56,12 +56,6 @@ def test_zstd_without_its_library_says_what_to_install(tmp_path: Path, monkeypat
         read_one(path)
 
 
-def test_a_scheduler_without_its_library_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(HostError, match="pip install distributed"):
-        read_files([written(tmp_path / "rank0.json", [SPAN])], scheduler="tcp://127.0.0.1:1")
-
-
 def test_the_base_is_added_per_file_so_that_both_sides_of_a_quarter_agree(tmp_path: Path) -> None:
     boundary = 1_798_746_264_000_000_000
     before = written(
