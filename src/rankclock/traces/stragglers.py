@@ -1,10 +1,10 @@
 """Who everybody waits for: arrivals at the collectives of traces on one timeline, and what the waiting costs.
 
 Only symmetric kinds make ranks wait for each other. In a collective a rank is last only where its whole interval lies
-behind those of all others; a step is a rank's only where it surely caused most of the waiting there. Named is who has
-more steps than chance explains, and whose lateness is its own: not brought along from a wait in another group. Refuses
-to name anybody where the bounds are as large as the effect. Beside it stands an answer that needs no clock: who comes
-last spends the shortest time inside; where the two disagree, that is said.
+behind those of all others; a step is a rank's only where it surely caused more waiting than any other can have. Named
+is who has more steps than chance explains, and whose lateness is its own: not brought along from another group's wait.
+Refuses to name anybody where the bounds are as large as the effect. Beside it stands an answer that needs no clock: who
+comes last spends the shortest time inside; where the two disagree, that is said.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GroupSkew:
 
     missing: members whose arrivals are not in the traces, who may be later than all. incomplete: collectives left out
     because some other member's part is not in its trace. steps: independent occasions: the profiler's steps, else
-    collectives that do not overlap. won: rank to the steps in which it surely caused most of the waiting.
+    collectives that do not overlap. won: rank to the steps in which it surely caused more waiting than any other rank.
     waited_range_ns: least and most that all ranks together waited. last: rank to how often it surely was last.
     caused_ns, waited_ns: rank to the waiting that it caused and had.
     late_median_ns: the named rank's largest lateness in a step that it won, in the median; own_median_ns: the part of
@@ -125,8 +125,8 @@ class GroupSkew:
             late, own = format_span_ns(self.late_median_ns or 0), format_span_ns(self.own_median_ns or 0)
             caused = format_span_ns(self.caused_ns[self.named])
             found.append(
-                f"  rank {self.named} is waited for: it causes most of the waiting in {self.won[self.named]} of "
-                f"{self.steps} steps, late by {late} (its own: {own}), {caused} in all"
+                f"  rank {self.named} is waited for: it surely causes most waiting in {self.won[self.named]} "
+                f"of {self.steps} steps, late by {late} (its own: {own}), {caused} in all"
             )
         else:
             found.append(f"  nobody is named: {self.why_not}")
@@ -286,6 +286,17 @@ class _Times:
         least, most = np.maximum(_of_others(lo_ns) - hi_ns, 0), np.maximum(_of_others(hi_ns) - lo_ns, 0)
         return int(least.sum()), int(most.sum())
 
+    def causable(self, part: slice) -> dict[int, int]:
+        """Rank to the most waiting that it can have caused in one collective: only of those who may have been last."""
+        lo_ns, hi_ns = self.lo_ns[part], self.hi_ns[part]
+        ordered = np.sort(lo_ns)
+        before = np.searchsorted(ordered, hi_ns, side="left")
+        # Instants of 19 digits do not add up in 64 bits: counted from the first.
+        sums = np.concatenate([[0], np.cumsum(ordered - ordered[0])])
+        most = before * (hi_ns - ordered[0]) - sums[before] - (hi_ns - lo_ns)
+        may = np.flatnonzero(hi_ns >= ordered[-1]).tolist()
+        return {self.matches.ranks[int(self.matches.rank[part.start + place])]: int(most[place]) for place in may}
+
     def overlaps(self, part: slice, before: slice) -> bool:
         """Whether some rank entered one collective before it had left another, of the same ranks."""
         ends = dict(zip(self.ranks(before), self.matches.end_ns[before].tolist(), strict=True))
@@ -309,6 +320,7 @@ class _Times:
 class _Group:
     """What is collected of one process group. caused_ns: step to rank to the waiting that it surely caused there.
 
+    may_ns: step to rank to the most that it can have caused.
     late_ns: step to rank to its largest lateness there and its own part of that, -1 where nothing tells.
     """
 
@@ -322,7 +334,7 @@ class _Group:
     waiting_ns: list[tuple[int, int]] = field(default_factory=list)
     by_step: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     caused_ns: dict[_Step, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
-    most_ns: Counter[_Step] = field(default_factory=Counter)
+    may_ns: dict[_Step, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     shortest: dict[_Step, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     _before: tuple[slice, _Step] | None = None
 
@@ -341,7 +353,7 @@ class _Group:
         step = self._step(times, part, number)
         shortest = min(durations, key=lambda rank: durations[rank])
         self.shortest[step][shortest] += sum(durations.values()) - len(durations) * durations[shortest]
-        self.most_ns[step] += self.waiting_ns[-1][1]
+        self.may_ns[step].update(times.causable(part))
         if skew.late is None:
             return
         # Where a rank is surely last, the least waiting is the waiting for it.
@@ -373,7 +385,7 @@ class _Group:
             waited.update(skew.waits_ns)
             if skew.late is not None:
                 caused[skew.late] += sum(skew.waits_ns.values())
-        won = Counter(rank for step in self.most_ns for rank in self._winner(step))
+        won = Counter(rank for step in self.may_ns for rank in self._winner(step))
         named, why_not = self._name(won, last)
         late, own = self._lateness(named) if named is not None else ([], [])
         return GroupSkew(
@@ -382,7 +394,7 @@ class _Group:
             missing=tuple(sorted(set(self.members or ()) - self.ranks)),
             collectives=len(self.skews),
             incomplete=self.incomplete,
-            steps=len(self.most_ns),
+            steps=len(self.may_ns),
             won=dict(won),
             untold=sum(1 for skew in self.skews if skew.late is None),
             spread_median_ns=_median([skew.spread_ns for skew in self.skews]),
@@ -406,11 +418,15 @@ class _Group:
         )
 
     def _winner(self, step: _Step) -> list[int]:
-        """Who surely caused more than half of a step's waiting: one rank or none, whatever the bounds."""
-        return [rank for rank, caused_ns in self.caused_ns[step].items() if 2 * caused_ns > self.most_ns[step]]
+        """Who surely caused more of a step's waiting than any other can have: one rank or none, whatever the bounds."""
+        if not self.caused_ns[step]:
+            return []
+        rank, caused_ns = self.caused_ns[step].most_common(1)[0]
+        others = [may_ns for other, may_ns in self.may_ns[step].items() if other != rank]
+        return [rank] if caused_ns > max(others, default=0) else []
 
     def _name(self, won: Counter[int], last: Counter[int]) -> tuple[int | None, str]:
-        count, steps = len(self.skews), len(self.most_ns)
+        count, steps = len(self.skews), len(self.may_ns)
         if count < LEAST_COLLECTIVES:
             return None, f"{count} collectives are too few ({LEAST_COLLECTIVES} are needed)"
         if not last:
@@ -418,7 +434,7 @@ class _Group:
         rank, often = won.most_common(1)[0] if won else (-1, 0)
         if not self._beyond_chance(often):
             most = f"; rank {rank} did in {often}, as chance allows" if often else ""
-            return None, f"no rank surely caused most of the waiting in many of the {steps} steps{most}"
+            return None, f"no rank surely caused the most waiting in many of the {steps} steps{most}"
         why_not = self._inherited(rank)
         return (None if why_not else rank), why_not
 
@@ -436,13 +452,13 @@ class _Group:
 
     def _lateness(self, rank: int) -> tuple[list[int], list[int]]:
         """Of the steps that the rank won: its largest lateness, and its own part of that where it can be told."""
-        found = [self.late_ns[step][rank] for step in self.most_ns if rank in self._winner(step)]
+        found = [self.late_ns[step][rank] for step in self.may_ns if rank in self._winner(step)]
         return [late_ns for late_ns, _ in found], [own_ns for _, own_ns in found if own_ns >= 0]
 
     def _beyond_chance(self, often: int) -> bool:
         """Whether a balanced group hardly gives any of its ranks that many steps. Who surely won did win: no bias."""
         size = len(self.ranks)
-        return size * float(bdtrc(often - 1, len(self.most_ns), 1 / size)) < CHANCE
+        return size * float(bdtrc(often - 1, len(self.may_ns), 1 / size)) < CHANCE
 
     def _shortest(self) -> int | None:
         """The rank that the others waited for if all left together, as their durations tell; None by chance."""
