@@ -9,12 +9,15 @@ that worked and the smallest that failed. `--site`: a folder with PyJWT, tensorb
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import damage
 from rankclock.cluster.model import Cluster
 from rankclock.lab import Lab, Scenario
 
@@ -22,6 +25,7 @@ S = 10**9
 FINE_S = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 SMALL_S = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
 MUNGE_S = (0, 60, 240, 295, 299, 301, 305, 310, 330, 600)
+RENDEZVOUS_S = (0.0, 8.0, 12.0, 16.0, 20.0)
 ROTATION_S = (0, 300, 590, 598, 602, 610, 900)
 MUNGED = ["--key-file=/tmp/m.key", "--socket=/tmp/m.sock", "--pid-file=/tmp/m.pid", "--log-file=/tmp/m.log"]
 
@@ -195,12 +199,27 @@ def rotation(bench: Bench) -> list[Measured]:
     return [Measured("HF Trainer's rotation, limit 1, 600 s", "behind", worked, None)]
 
 
+def rendezvous(_bench: Bench) -> list[Measured]:
+    """Two torchrun agents, c10d; the second host behind: do both train in one world? Each trial has its own lab."""
+    if importlib.util.find_spec("torch") is None:
+        return [Measured("torchrun c10d rendezvous", "behind", None, None, "torch is not there")]
+    worked: float | None = None
+    for size in RENDEZVOUS_S:
+        with tempfile.TemporaryDirectory() as folder, Lab.up(damage.scenario(round(-size * S))) as lab:
+            agents = damage.start_job(lab, preflight=False, folder=Path(folder))
+        if not any("TRAINED with WORLD_SIZE 2" in agent.text for agent in agents):
+            alone = "the first trains alone and exits 0" if agents[0].trained_alone else "does not start"
+            return [Measured("torchrun c10d rendezvous", "behind", worked, size, alone)]
+        worked = size
+    return [Measured("torchrun c10d rendezvous", "behind", worked, None)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--site", type=Path, help="folder with PyJWT, tensorboard, transformers")
     arguments = parser.parse_args()
     print(f"{'component':44} {'clock':8} {'worked up to':>14} {'failed from':>14}  note")
-    for trial in (tls, token, make_builds, munge, tensorboard, rotation):
+    for trial in (tls, token, make_builds, munge, tensorboard, rotation, rendezvous):
         bench = Bench(str(arguments.site) if arguments.site else None)
         try:
             found = trial(bench)

@@ -101,11 +101,23 @@ def _rendezvous(evidence: Evidence) -> Iterator[Draft]:
             removed[:2],
             next=("date -u on all nodes; rankclock preflight",),
         )
+    elif evidence.events("rdzv-connection") and not evidence.events("rdzv-unreached"):
+        yield draft(
+            Severity.UNKNOWN,
+            0.5,
+            "the agent lost the rendezvous store: the network, an agent that ended, or, where this host's clock is "
+            "15 s behind, a first host that trained alone, exited 0 and closed the store.",
+            evidence.events("rdzv-connection")[:2],
+            next=(
+                "date -u on all nodes (or rankclock preflight); WORLD_SIZE in the first host's log",
+                "nc -vz HOST PORT from each node",
+            ),
+        )
 
 
 def _not_clock(evidence: Evidence) -> Iterator[Draft]:
     timeouts = evidence.events("nccl-timeout")
-    connection = evidence.events("rdzv-connection")
+    connection = evidence.events("rdzv-unreached")
     if timeouts:
         yield draft(
             Severity.EXPLAINED,

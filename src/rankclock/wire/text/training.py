@@ -53,8 +53,9 @@ EVENTS = EventTable(
         ("rdzv-closed", "RendezvousClosedError", r"RendezvousClosedError"),
         ("rdzv-timeout", "RendezvousTimeoutError", r"RendezvousTimeoutError"),
         ("rdzv-connection", "RendezvousConnectionError", r"RendezvousConnectionError"),
+        ("rdzv-unreached", "client socket has failed", r"client socket has failed to connect to (?P<peer>\S+)"),
         (
-            "rdzv-connection",
+            "rdzv-unreached",
             "client socket has timed out",
             r"client socket has timed out after (?P<after>\S+) while trying to connect to (?P<peer>\S+?)\.?$",
         ),
