@@ -87,6 +87,12 @@ def _panels_of_many(match: str) -> tuple[Panel, ...]:
             queries=(("{{node}}", f"rankclock_sources_usable{{{match}}}"),),
             about="Fewer than three cannot outvote one that lies.",
         ),
+        *_panels_of_events(match),
+    )
+
+
+def _panels_of_events(match: str) -> tuple[Panel, ...]:
+    return (
         Panel(
             title="Clocks set in the last hour",
             unit="none",

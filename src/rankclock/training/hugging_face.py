@@ -106,5 +106,5 @@ class AdapterCheckpoints(TrainerCallback):  # type: ignore[misc]  # transformers
         if not state.is_world_process_zero or model is None:
             return
         clock = self._clock.clock if self._clock is not None else None
-        save(self._folder, state.global_step, lambda folder: model.save_pretrained(folder), clock=clock)
+        save(self._folder, state.global_step, model.save_pretrained, clock=clock)
         prune(self._folder, self._keep)

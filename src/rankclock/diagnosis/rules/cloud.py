@@ -30,11 +30,9 @@ def _container(evidence: Evidence) -> Iterator[Draft]:
         Severity.RISK,
         0.9,
         "the daemon may not set the clock (no CAP_SYS_TIME): an unprivileged container or a unit without that "
-        "capability. A container "
-        "shares its host's clock; discipline it on the host, where exactly one daemon does it, and only look at it "
-        "from in here. "
-        "Running the daemon so that it does not touch the clock (-x) lets it serve or measure, it does not mend a "
-        "wrong clock.",
+        "capability. A container shares its host's clock; discipline it on the host, where exactly one daemon does "
+        "it, and only look at it from in here. Running the daemon so that it does not touch the clock (-x) lets it "
+        "serve or measure, it does not mend a wrong clock.",
         [*evidence.events("chrony-no-cap")[:1], *denied[:2]],
         values={"errno": "EPERM", "cap": "CAP_SYS_TIME"},
         next=(
@@ -67,17 +65,16 @@ def _paused(evidence: Evidence) -> Iterator[Draft]:
         Severity.FAULT,
         0.75 if phc and not woke else 0.85,
         f"the clock was {step:.6f} s behind its host's: that is how long the machine was paused (host asleep, VM "
-        "suspended or migrated), "
-        "not drift. A guest that can be paused needs leave to step at any time (makestep 1 -1), and a source that it "
-        "believes "
-        "after such a gap: the host's clock marked 'trust', or NTP servers as a second opinion. On training nodes "
-        "unlimited stepping means that time may jump in mid-run: do not pause them.",
+        "suspended or migrated), not drift. A guest that can be paused needs leave to step at any time (makestep 1 "
+        "-1), and a source that it believes after such a gap: the host's clock marked 'trust', or NTP servers as a "
+        "second opinion. On training nodes unlimited stepping means that time may jump in mid-run: do not pause "
+        "them.",
         [*phc[:1], *woke[:1], *[e for e, _ in big[:2]]],
         values={"step_s": step},
         next=(
             "makestep 1 -1 in chrony.conf of guests that are paused",
-            "refclock PHC /dev/ptp_hyperv (or /dev/ptp_kvm) by name, not /dev/ptp0: numbers change between boots; add "
-            "trust, or servers",
+            "refclock PHC /dev/ptp_hyperv (or /dev/ptp_kvm) by name, not /dev/ptp0: numbers change between boots; "
+            "add trust, or servers",
         ),
         confirm="pause and resume once: the clock is right within a poll interval",
         explains=("CLOCK_STEPPED",),
@@ -100,8 +97,7 @@ def _unstable(evidence: Evidence) -> Iterator[Draft]:
         + ". The clock keeps its time"
         + (f", but reading {now} is slow (microseconds a call)" if slow else "")
         + ", and its rate changes at the switch: offsets of milliseconds until the daemon has followed. In a guest "
-        "the cause is an "
-        "overloaded or migrated host more often than the hardware.",
+        "the cause is an overloaded or migrated host more often than the hardware.",
         [*hits[:2], *switched[-1:]],
         values={"clocksource": now, "unstable_clocksource": bad},
         next=(
@@ -146,14 +142,11 @@ def _phc_trust(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.RISK,
             0.7,
-            f"makestep {threshold} {limit} allows {limit} steps only, and the time comes from PTP: a grandmaster that "
-            "announces 1970 before its "
-            "first fix makes chronyd step there and uses them up; the way back (more than 50 years) is then slewed, "
-            "which never "
-            "ends. Either makestep 1 -1 behind the include (the last line counts), which means that every wrong "
-            "source can step the "
-            "clock again and again, in mid-run too; or, better, do not let the source in before its clockClass is 7 "
-            "or below.",
+            f"makestep {threshold} {limit} allows {limit} steps only, and the time comes from PTP: a grandmaster "
+            "that announces 1970 before its first fix makes chronyd step there and uses them up; the way back (more "
+            "than 50 years) is then slewed, which never ends. Either makestep 1 -1 behind the include (the last "
+            "line counts), which means that every wrong source can step the clock again and again, in mid-run too; "
+            "or, better, do not let the source in before its clockClass is 7 or below.",
             [step, *phc[:1], *hints[:1]],
             values={"threshold_s": _number(threshold), "limit": int(limit), "suggested": "makestep 1 -1"},
             next=(

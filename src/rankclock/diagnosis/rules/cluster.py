@@ -74,8 +74,8 @@ def _stepped(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.FAULT,
                 0.95,
-                f"CLOCK_REALTIME of rank {rank} ({record.header.host}) was stepped {size} while the job ran: stamps of "
-                "its logs and traces from before and after do not fit together.",
+                f"CLOCK_REALTIME of rank {rank} ({record.header.host}) was stepped {size} while the job ran: stamps "
+                "of its logs and traces from before and after do not fit together.",
                 [item],
                 values={"rank": rank, "host": record.header.host, "step_ns": by_ns, "at_real_ns": after.real_ns},
                 next=(

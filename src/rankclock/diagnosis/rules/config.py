@@ -54,11 +54,9 @@ def _smear_mix(evidence: Evidence) -> Iterator[Draft]:
     yield draft(
         Severity.RISK,
         0.6 if private else 0.9,
-        f"{', '.join(smearing)} smear leap seconds, {', '.join(others[:4])} "
-        f"{'may' if private else 'do'} not: for a day around a leap second they differ by up to a second, and nodes "
-        "follow one or "
-        "the other. Do not mix them: all sources smear, or none does. More servers of the wrong kind are no "
-        "redundancy.",
+        f"{', '.join(smearing)} smear leap seconds, {', '.join(others[:4])} {'may' if private else 'do'} not: for a "
+        "day around a leap second they differ by up to a second, and nodes follow one or the other. Do not mix "
+        "them: all sources smear, or none does. More servers of the wrong kind are no redundancy.",
         [
             *[i for i in items if set(_names([i])) & set(smearing)][:2],
             *[i for i in items if set(_names([i])) & set(plain)][:2],
@@ -87,9 +85,9 @@ def _leap_table(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.RISK,
             0.85 if smearing else 0.6,
-            f"{table[0].value.name} tells chronyd of leap seconds while {source} already smears them away: at a leap "
-            "second the correction is "
-            "applied twice. With smearing sources leapsectz and leapseclist must be off.",
+            f"{table[0].value.name} tells chronyd of leap seconds while {source} already smears them away: at a "
+            "leap second the correction is applied twice. With smearing sources leapsectz and leapseclist must be "
+            "off.",
             [*table[:1], *[i for i in items if set(_names([i])) & set(smearing)][:1], *host_clock[:1]],
             values={"smearing": smearing, "leap_table": table[0].value.name},
             next=(f"remove {table[0].value.name}, or the smearing source",),
@@ -112,9 +110,9 @@ def _local_driver(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.85,
-            f"'server {unique[0].value.arguments[0]}' is ntpd's syntax for its local clock driver. chrony has no such "
-            "drivers: to it this "
-            "is a host that never answers. 'local stratum 10' is the directive, and only for a deliberate island.",
+            f"'server {unique[0].value.arguments[0]}' is ntpd's syntax for its local clock driver. chrony has no "
+            "such drivers: to it this is a host that never answers. 'local stratum 10' is the directive, and only "
+            "for a deliberate island.",
             unique[:1],
             values={"local_clock": True},
             next=("remove the line; give real servers",),
@@ -158,9 +156,8 @@ def _ntp_conf(evidence: Evidence) -> Iterator[Draft]:
         [*local[:1], *real[:1], *no_auth[:1], *restricts[:1]],
         values={"real_sources": len(real), "local_clock": bool(local)},
         next=(
-            "four servers with iburst, 'restrict default nomodify notrap nopeer noquery', no 127.127.1.0 (tos orphan "
-            "10 where an island "
-            "is wanted)",
+            "four servers with iburst, 'restrict default nomodify notrap nopeer noquery', no 127.127.1.0 (tos "
+            "orphan 10 where an island is wanted)",
             "a DHCP client must not rewrite the servers: PEERNTP=no",
         ),
         confirm="ntpq -pn shows * at a real server",
@@ -178,9 +175,8 @@ def _single_source(evidence: Evidence) -> Iterator[Draft]:
     yield draft(
         Severity.EXPLAINED,
         0.4,
-        f"{name} is the only source: nobody can tell when it is wrong, and nothing is left when it is down. Fine on a "
-        "client of a "
-        "redundant cluster server, a risk elsewhere.",
+        f"{name} is the only source: nobody can tell when it is wrong, and nothing is left when it is down. Fine on "
+        "a client of a redundant cluster server, a risk elsewhere.",
         sources[:1],
         values={"real_sources": 1},
         next=("two more independent servers",),
@@ -195,9 +191,8 @@ def _unlimited_steps(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.RISK,
             0.6,
-            "makestep with limit -1 lets the clock jump in the middle of a run: keep-alives, file times and logs then "
-            "lie. On training nodes "
-            "step at the start only (makestep 1 3) and slew afterwards.",
+            "makestep with limit -1 lets the clock jump in the middle of a run: keep-alives, file times and logs "
+            "then lie. On training nodes step at the start only (makestep 1 3) and slew afterwards.",
             [steps[0], jobs[0]],
             values={"limit": -1},
             next=("makestep 1 3",),
@@ -216,8 +211,8 @@ def _ptp_conf(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.85,
             f"boundary_clock_jbod 1 with time_stamping {software}: ports without PTP hardware clocks cannot be "
-            "switched between them, the "
-            "uplink goes FAULTY for ever ('failed to open /dev/ptp-1') while the nodes behind it report good offsets.",
+            "switched between them, the uplink goes FAULTY for ever ('failed to open /dev/ptp-1') while the nodes "
+            "behind it report good offsets.",
             [jbod_line, software_line],
             next=("boundary_clock_jbod 0",),
             confirm="the uplink reaches SLAVE",
@@ -232,8 +227,8 @@ def _ptp_conf(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.85,
             "the node may only be a client (-s, slaveOnly) and has a port that must be master "
-            "(masterOnly/serverOnly): a boundary clock set up "
-            "like this leaves its downlinks in LISTENING, the rack gets no time.",
+            "(masterOnly/serverOnly): a boundary clock set up like this leaves its downlinks in LISTENING, the rack "
+            "gets no time.",
             [*masters[:1], *([slave_line] if slave == "1" and slave_line else []), *cli[:1]],
             values={"slave_only": True},
             next=("no -s and no slaveOnly on boundary clocks",),
@@ -254,9 +249,8 @@ def _ptp_conf(evidence: Evidence) -> Iterator[Draft]:
             Severity.RISK,
             0.75,
             "clockClass 6 in a configuration file is a claim that does not depend on the lock: this clock says "
-            "'locked to a primary reference' "
-            "also when its GPS is gone, and on every node that the file is copied to. Set it from a supervisor while "
-            "locked.",
+            "'locked to a primary reference' also when its GPS is gone, and on every node that the file is copied "
+            "to. Set it from a supervisor while locked.",
             [cls_line],
             values={"clockClass": 6},
             next=("248 in the file; pmc SET GRANDMASTER_SETTINGS_NP on lock, and back on loss",),
@@ -273,10 +267,8 @@ def _parse_errors(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.9,
             f"linuxptp does not start: it does not know '{option}'{f' in section {section}' if section else ''}. "
-            "Either this version has no "
-            "such option (3.1.1 knows slaveOnly and masterOnly, not clientOnly and serverOnly; ptp_minor_version "
-            "needs 4.2), or it "
-            "belongs into [global].",
+            "Either this version has no such option (3.1.1 knows slaveOnly and masterOnly, not clientOnly and "
+            "serverOnly; ptp_minor_version needs 4.2), or it belongs into [global].",
             unknown[:2],
             values={"option": option, "line": unknown[0].value.number("at_n"), "daemon_running": False},
             next=("ptp4l -v; the sample configuration of that very version",),
@@ -339,8 +331,7 @@ def _domains(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.75,
             f"different domains on one node ({', '.join(sorted(found))}): phc2sys -n and pmc -d must be ptp4l's "
-            "domainNumber, otherwise they get "
-            "no answer and wait for ever.",
+            "domainNumber, otherwise they get no answer and wait for ever.",
             list(found.values())[:3],
             values={"domains": sorted(int(n) for n in numbers)},
             next=("phc2sys -n DOMAIN, pmc -d DOMAIN",),

@@ -32,8 +32,8 @@ def _pending(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT if abs(system) >= WRONG_S else Severity.DEGRADED,
             0.8,
             f"the system clock is {abs(system):.6f} s {way} of what chronyd holds for true time and is being slewed "
-            "there. 'Leap status "
-            f"{item.value.leap or '?'}' says that a source is followed, not that the clock is right yet.",
+            f"there. 'Leap status {item.value.leap or '?'}' says that a source is followed, not that the clock is "
+            "right yet.",
             [item],
             values={
                 "system_time_s": system,
@@ -61,8 +61,7 @@ def _distance(evidence: Evidence) -> Iterator[Draft]:
             f"chronyd's error bound is {bound:.3f} s (|system time| + root dispersion + root delay / 2): "
             + (
                 "above 16 s the kernel calls the clock unsynchronised. The source was not heard for long, its own "
-                "dispersion is that "
-                "large, or only one sample was ever taken."
+                "dispersion is that large, or only one sample was ever taken."
                 if bound >= MAXERROR_S
                 else "wide for a cluster; the source is far, or was not heard for long."
             ),
@@ -91,8 +90,8 @@ def _step_refused(evidence: Evidence) -> Iterator[Draft]:
         Severity.FAULT,
         0.9,
         f"the daemon refuses a correction of {offset} s: beyond its limit{f' of {bound:g} s' if bound else ''} it "
-        "ends rather than "
-        "follows. Either this clock is that far off (dead RTC battery, a paused VM) or its servers are.",
+        "ends rather than follows. Either this clock is that far off (dead RTC battery, a paused VM) or its servers "
+        "are.",
         hits[:2],
         values={"offset_s": offset, "limit_s": bound},
         next=(
@@ -112,8 +111,7 @@ def _freq_exceeds(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.85,
             f"the daemon would have to correct {freq:g} ppm, more than its 500 ppm: no oscillator is that far off. "
-            "The clock source runs at "
-            "a wrong rate (unstable TSC, a wrong tick), or another program moves the clock.",
+            "The clock source runs at a wrong rate (unstable TSC, a wrong tick), or another program moves the clock.",
             hits[:2],
             values={"freq_ppm": freq, "plausible_limit_ppm": hits[0].value.number("limit_ppm") or 500},
             next=(
@@ -142,10 +140,8 @@ def _steps(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.8,
             f"the clock was stepped {len(resets)} times, always the same way, together "
-            f"{sum(s for _, s in resets):+.3f} s: it runs wrong by "
-            f"about {rate:+.0f} ppm, which the daemon cannot slew (limit 500 ppm). The clock source is wrong, or "
-            "another program "
-            "keeps moving the clock.",
+            f"{sum(s for _, s in resets):+.3f} s: it runs wrong by about {rate:+.0f} ppm, which the daemon cannot "
+            "slew (limit 500 ppm). The clock source is wrong, or another program keeps moving the clock.",
             [e for e, _ in resets[:4]],
             values={
                 "steps": len(resets),
@@ -161,8 +157,7 @@ def _steps(evidence: Evidence) -> Iterator[Draft]:
         Severity.UNKNOWN,
         0.5,
         f"the daemon found the clock wrong by {big[0][1]:+.6f} s and corrected it. Once, after boot: a wrong RTC. "
-        "Later: a paused VM, a "
-        "source that lied, or another program. These lines do not tell.",
+        "Later: a paused VM, a source that lied, or another program. These lines do not tell.",
         [e for e, _ in big[:4]],
         values={"step_s": big[0][1], "steps": len(big)},
         next=("what happened at that moment: journalctl --since ... -k; uptime; was the VM suspended or migrated",),
@@ -188,8 +183,7 @@ def _time_error(evidence: Evidence) -> Iterator[Draft]:
             Severity.UNKNOWN,
             0.5,
             f"'kernel reports TIME_ERROR {hits[0].value.text('status')}' only repeats the kernel's unsynchronised "
-            "flag (0x40). In the first "
-            "minutes after ntpd's start it is always set; if it stays, ntpd has no source.",
+            "flag (0x40). In the first minutes after ntpd's start it is always set; if it stays, ntpd has no source.",
             hits[:2],
             values={"kernel_status": hits[0].value.text("status")},
             next=("ntpq -pn ten minutes after the start: is there a *?",),

@@ -49,17 +49,14 @@ def _utc_not_valid(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.RISK,
             0.85 if scale is None else 0.8,
-            f"the master announces currentUtcOffset {offset} and currentUtcOffsetValid 0: a receiver must not use the "
-            f"{offset}, so "
-            f"those that take UTC from PTP (phc2sys -w and -a, other vendors' devices) stay {offset} s away or keep "
-            "an old "
-            "value. That the number is right does not help.",
+            f"the master announces currentUtcOffset {offset} and currentUtcOffsetValid 0: a receiver must not use "
+            f"the {offset}, so those that take UTC from PTP (phc2sys -w and -a, other vendors' devices) stay "
+            f"{offset} s away or keep an old value. That the number is right does not help.",
             [item],
             values={**_fields(item), "expected_client_error_s": offset},
             next=(
                 "pmc -u -b 0 'SET GRANDMASTER_SETTINGS_NP ... currentUtcOffsetValid 1 ...' with all eleven fields, "
-                "again "
-                "after each restart of ptp4l; or a master that does it",
+                "again after each restart of ptp4l; or a master that does it",
                 "pmc -u -b 0 'GET TIME_PROPERTIES_DATA_SET' on a client",
             ),
             confirm="clients show currentUtcOffsetValid 1 and the kernel's TAI offset is 37 (ntptime, adjtimex)",
@@ -93,9 +90,8 @@ def _contradiction(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT if no_fix and cls == LOCKED_CLASSES[0] else Severity.RISK,
             0.85,
-            f"the grandmaster's settings contradict each other: {'; '.join(against)}. Other nodes choose their master "
-            "by these "
-            "claims; a clock that claims a lock it does not have wins elections that it should lose.",
+            f"the grandmaster's settings contradict each other: {'; '.join(against)}. Other nodes choose their "
+            "master by these claims; a clock that claims a lock it does not have wins elections that it should lose.",
             [item, *fixes[:1]],
             values=_fields(item),
             next=(
@@ -123,15 +119,12 @@ def _best_masters(evidence: Evidence) -> Iterator[Draft]:
         alone = bool(own) and len(others) == 1
         cause = (
             f"this node changes between grandmaster {others[0]} and itself {len(changes)} times: its Announce "
-            "messages come and go "
-            "(loss, a loaded or blocked path, announceReceiptTimeout too short), and each time it takes over itself. "
-            "It should "
-            "be clientOnly, or the path mended."
+            "messages come and go (loss, a loaded or blocked path, announceReceiptTimeout too short), and each time "
+            "it takes over itself. It should be clientOnly, or the path mended."
             if alone
             else f"the best master changes {len(changes)} times between {', '.join(distinct[:4])}: two clocks claim "
-            "to be grandmaster "
-            "and neither yields for good. Equal or unset priority1, claims that change (clockClass with a flapping GPS "
-            "lock), or the two do not hear each other while this node hears both."
+            "to be grandmaster and neither yields for good. Equal or unset priority1, claims that change (clockClass "
+            "with a flapping GPS lock), or the two do not hear each other while this node hears both."
         )
         yield draft(
             Severity.FAULT,
@@ -177,11 +170,9 @@ def _two_found(
     return draft(
         Severity.FAULT,
         confidence,
-        f"{what} ({', '.join(names[:4])}). In one domain one clock announces and the rest are silent: here two parts "
-        "of the "
-        "cluster follow two times, or an election goes wrong (the two do not hear each other: VLAN, IGMP snooping, "
-        "masterOnly "
-        "on both, or priorities that are equal).",
+        f"{what} ({', '.join(names[:4])}). In one domain one clock announces and the rest are silent: here two "
+        "parts of the cluster follow two times, or an election goes wrong (the two do not hear each other: VLAN, "
+        "IGMP snooping, masterOnly on both, or priorities that are equal).",
         items[:4],
         values={"grandmasters": names[:8]},
         next=(
@@ -204,10 +195,8 @@ def _lost(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.85 if not later else 0.7,
             f"a port that followed a master went from {old} to {new}: no Announce came for announceReceiptTimeout "
-            "intervals. The "
-            f"grandmaster, or the path to it, is gone; the clock runs free since.{back} ptp4l's data sets keep "
-            "showing the old "
-            "grandmaster and offset.",
+            f"intervals. The grandmaster, or the path to it, is gone; the clock runs free since.{back} ptp4l's data "
+            "sets keep showing the old grandmaster and offset.",
             [one, *later[:1]],
             values={"old_state": old, "port_state": new, "recovered": bool(later)},
             next=(
@@ -229,9 +218,8 @@ def _not_heard(evidence: Evidence) -> Iterator[Draft]:
                 Severity.UNKNOWN,
                 0.5,
                 f"no Announce was heard from any master, and the port went to {became}. Right on the grandmaster "
-                "itself; on every "
-                "other node a fault (other domain, other transport, blocked UDP 319/320 or multicast, master not "
-                "running).",
+                "itself; on every other node a fault (other domain, other transport, blocked UDP 319/320 or "
+                "multicast, master not running).",
                 [one, *evidence.events("ptp-local-best")[:1]],
                 values={"port_state": became},
                 next=(
@@ -249,9 +237,8 @@ def _self_master(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.FAULT,
                 0.7,
-                f"gmPresent is false: this node is its own grandmaster, yet master_offset {offset} ns is left from a "
-                "master that it "
-                "followed before. It lost that master and now serves its own free-running time.",
+                f"gmPresent is false: this node is its own grandmaster, yet master_offset {offset} ns is left from "
+                "a master that it followed before. It lost that master and now serves its own free-running time.",
                 [one],
                 values={"master_offset_ns": offset, "gm_present": False},
                 next=("clientOnly 1 on nodes that must never lead", "is the grandmaster up and heard here"),
@@ -267,8 +254,7 @@ def _not_ptp_timescale(evidence: Evidence) -> Iterator[Draft]:
             Severity.EXPLAINED,
             0.6,
             "'foreign master not using PTP timescale' is normal for a master with software stamps: it serves UTC in "
-            "an arbitrary "
-            "timescale, and no UTC offset is applied.",
+            "an arbitrary timescale, and no UTC offset is applied.",
             hits[:1],
             values={"ptpTimescale": 0},
             next=("make sure that nobody adds 37 s on the way: phc2sys -O 0 in such a domain",),

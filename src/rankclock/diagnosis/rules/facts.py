@@ -28,8 +28,8 @@ def _nobody(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.FAULT,
                 0.8,
-                f"no process on {facts.node} steers its system clock: it runs free, 5 to 30 µs each second away from "
-                "everybody else.",
+                f"no process on {facts.node} steers its system clock: it runs free, 5 to 30 µs each second away "
+                "from everybody else.",
                 [item],
                 values={"node": facts.node, "owners": []},
                 next=(
@@ -43,8 +43,7 @@ def _nobody(evidence: Evidence) -> Iterator[Draft]:
                 Severity.UNKNOWN,
                 0.6,
                 f"{facts.node} is a container ({container}): it has its host's clock, which is steered out there or "
-                "not at all. From in "
-                "here that cannot be told.",
+                "not at all. From in here that cannot be told.",
                 [item],
                 values={"node": facts.node, "container": container, "cap_sys_time": facts.flag("cap_sys_time")},
                 next=("chronyc tracking on the host", "rankclock verify between hosts measures it without rights"),
@@ -71,9 +70,8 @@ def _kernel(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.FAULT,
                 0.75,
-                f"the kernel of {item.value.node} calls its clock unsynchronised (STA_UNSYNC, maxerror at its end of "
-                "16 s): no daemon has "
-                "corrected it since boot or for about nine hours.",
+                f"the kernel of {item.value.node} calls its clock unsynchronised (STA_UNSYNC, maxerror at its end "
+                "of 16 s): no daemon has corrected it since boot or for about nine hours.",
                 [item],
                 values={"node": item.value.node, "maxerror_us": error, "tai_s": kernel.get("tai_s")},
                 next=("rankclock status; journalctl of the daemon that should",),
@@ -92,8 +90,7 @@ def _hardware(evidence: Evidence) -> Iterator[Draft]:
                     Severity.FAULT,
                     0.9,
                     f"{phc.get('device') or key} of {item.value.node} stands still: two readings were the same. "
-                    "Whatever is fed from it runs "
-                    "away by a second each second.",
+                    "Whatever is fed from it runs away by a second each second.",
                     [item],
                     values={"node": item.value.node, "device": phc.get("device"), "frozen": True},
                     next=("reload the driver; ethtool -i IFACE; firmware",),

@@ -55,12 +55,10 @@ def _freq_implausible(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.9,
             f"{series.name} shows offsets of at most {values['max_abs_offset_ns']} ns at a frequency of "
-            f"{freq / 1000:.1f} ppm. No "
-            f"oscillator is that far off ({PLAUSIBLE_PPM} ppm is the kernel's own limit): another program (chronyd, "
-            "ntpd, a second "
-            "phc2sys, a hypervisor's tool) changes tick or frequency of the same clock, and this servo leans against "
-            f"it.{sign} "
-            "Small offsets prove nothing here. Stop one of the two.",
+            f"{freq / 1000:.1f} ppm. No oscillator is that far off ({PLAUSIBLE_PPM} ppm is the kernel's own limit): "
+            "another program (chronyd, ntpd, a second phc2sys, a hypervisor's tool) changes tick or frequency of "
+            f"the same clock, and this servo leans against it.{sign} Small offsets prove nothing here. Stop one of "
+            "the two.",
             series.quotes([s.line for s in (*settled[:3], *jumps[:2])]),
             values=values,
             next=(
@@ -82,10 +80,8 @@ def _rates_differ(series: Series, first: list[PtpSample]) -> Draft:
         Severity.FAULT,
         0.65,
         f"{series.name} finds the two clocks {freq:+.0f} ppm apart in rate when it starts (s1). Oscillators are "
-        "within 100 ppm: one of "
-        "the two is steered by somebody else at that moment (a second daemon, a slew over a large offset), or its "
-        "hardware or "
-        "driver counts at a wrong rate.",
+        "within 100 ppm: one of the two is steered by somebody else at that moment (a second daemon, a slew over a "
+        "large offset), or its hardware or driver counts at a wrong rate.",
         series.quotes([s.line for s in first][:2]),
         values={"freq_ppm": round(freq, 1), "plausible_limit_ppm": PLAUSIBLE_PPM},
         next=(
@@ -121,12 +117,9 @@ def _tracking_frequency(item: Item[Tracking]) -> Iterator[Draft]:
         Severity.FAULT,
         0.9,
         f"chronyd compensates {abs(track.frequency_ppm):.0f} ppm{pending}. No oscillator is that far off (limit "
-        f"{PLAUSIBLE_PPM} ppm): "
-        "a second controller moves the same clock, in the kernel (RTC to system copy, dosynctodr), in the hypervisor "
-        "or its "
-        f"guest tools, or another daemon; or the clock source runs at a wrong rate. Leap status '{track.leap or '?'}' "
-        "says "
-        "only that chronyd follows somebody.",
+        f"{PLAUSIBLE_PPM} ppm): a second controller moves the same clock, in the kernel (RTC to system copy, "
+        "dosynctodr), in the hypervisor or its guest tools, or another daemon; or the clock source runs at a wrong "
+        f"rate. Leap status '{track.leap or '?'}' says only that chronyd follows somebody.",
         [item],
         values=values,
         next=(
@@ -160,10 +153,8 @@ def _pinned(evidence: Evidence) -> Iterator[Draft]:
                 Severity.DEGRADED,
                 0.8,
                 f"{series.name} removes {last[-1].offset_ns / 1e9:+.3f} s by slewing at its limit of {abs(limit)} "
-                "ppb; that takes "
-                f"another {left_s:.0f} s, in which the clock is wrong and runs at a wrong rate. It may not step: "
-                "step_threshold "
-                "is 0 by default once a servo was locked.",
+                f"ppb; that takes another {left_s:.0f} s, in which the clock is wrong and runs at a wrong rate. It "
+                "may not step: step_threshold is 0 by default once a servo was locked.",
                 series.quotes([s.line for s in last]),
                 values=values,
                 next=("step once, outside of training: restart with first_step_threshold, or step_threshold 1.0",),
@@ -175,10 +166,8 @@ def _pinned(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.8,
             f"the frequency of {series.name} stands at its limit ({limit} ppb) and the offset of "
-            f"{last[-1].offset_ns / 1e9:+.6f} s does "
-            "not shrink: something pulls the clock the other way as fast, or the clock does not obey (not adjustable, "
-            "wrong "
-            "PHC), or its source runs away.",
+            f"{last[-1].offset_ns / 1e9:+.6f} s does not shrink: something pulls the clock the other way as fast, "
+            "or the clock does not obey (not adjustable, wrong PHC), or its source runs away.",
             series.quotes([s.line for s in last]),
             values=values,
             next=(
@@ -219,9 +208,8 @@ def _ramp_found(series: Series, samples: list[PtpSample], ramp: Ramp) -> Draft:
         return draft(
             Severity.FAULT,
             0.9,
-            f"the offset of {series.name} grows by one second each second: one of the two clocks stands still (a PHC "
-            "whose "
-            "counter does not run, or a driver that returns the same reading).",
+            f"the offset of {series.name} grows by one second each second: one of the two clocks stands still (a "
+            "PHC whose counter does not run, or a driver that returns the same reading).",
             quotes,
             values={**values, "frozen": True},
             next=("phc_ctl /dev/ptpN get, twice a second apart", "reload the driver; ethtool -i IFACE"),
@@ -232,8 +220,8 @@ def _ramp_found(series: Series, samples: list[PtpSample], ramp: Ramp) -> Draft:
         Severity.FAULT,
         0.75,
         f"the offset of {series.name} grows in a straight line, {ramp.slope_ppm:+.3f} ppm, while the frequency is "
-        "left alone: the "
-        "clock is measured but not steered (free_running, -x, a servo that never leaves s0, or no right to adjust it).",
+        "left alone: the clock is measured but not steered (free_running, -x, a servo that never leaves s0, or no "
+        "right to adjust it).",
         quotes,
         values=values,
         next=("grep free_running in the configuration; does the daemon run with CAP_SYS_TIME and without -x?",),

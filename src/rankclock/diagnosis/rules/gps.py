@@ -40,8 +40,7 @@ def _no_fix(evidence: Evidence) -> Iterator[Draft]:
             "the GPS receiver has no fix"
             + (f" ({used} satellites used of {skies[-1].value.seen} seen)" if skies else "")
             + ": its time and pulses are not to be trusted, whatever follows them runs free. Antenna, its cable and "
-            "view of the sky "
-            "first; after a cold start up to 12.5 minutes until leap seconds are known.",
+            "view of the sky first; after a cold start up to 12.5 minutes until leap seconds are known.",
             [*fixes[-2:], *void[:2], *said[:2], *skies[-1:]],
             values={"gps_mode": fixes[-1].value.mode if fixes else None, "satellites_used": used},
             next=(
@@ -91,18 +90,16 @@ def _nmea_offset(evidence: Evidence) -> Iterator[Draft]:
             "pps_in_use": bool([p for p in pulses if p.value.state == "*"]),
         }
         advice = (
-            f"set 'offset' of that refclock line to about {offset / 1e9 * -1 if offset < 0 else -offset / 1e9:+.3f} s "
-            "(add to what is there; "
-            "the sentence is late, never early), with delay 0.2 and noselect"
+            f"set 'offset' of that refclock line to about {offset / 1e9 * -1 if offset < 0 else -offset / 1e9:+.3f} "
+            "s (add to what is there; the sentence is late, never early), with delay 0.2 and noselect"
         )
         if working:
             yield draft(
                 Severity.EXPLAINED,
                 0.75,
-                f"{label.value.name} is {offset / 1e6:+.0f} ms off: the latency of the serial sentence, constant and "
-                "harmless. It only names "
-                f"the second; {working[0].value.name} gives the time and is in use or usable. An x or ? at the label "
-                "is no fault then.",
+                f"{label.value.name} is {offset / 1e6:+.0f} ms off: the latency of the serial sentence, constant "
+                f"and harmless. It only names the second; {working[0].value.name} gives the time and is in use or "
+                "usable. An x or ? at the label is no fault then.",
                 [label, working[0]],
                 values=values,
                 next=(advice,),
@@ -113,8 +110,7 @@ def _nmea_offset(evidence: Evidence) -> Iterator[Draft]:
                 Severity.FAULT,
                 0.8,
                 f"the pulse {idle[0].value.name} is never used (reach 0) because the source that names the second, "
-                f"{label.value.name}, is "
-                f"{offset / 1e6:+.0f} ms off: chrony pairs them only within 200 ms.",
+                f"{label.value.name}, is {offset / 1e6:+.0f} ms off: chrony pairs them only within 200 ms.",
                 [label, idle[0]],
                 values=values,
                 next=(advice,),
@@ -124,9 +120,8 @@ def _nmea_offset(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.RISK,
                 0.65,
-                f"{label.value.name} is {offset / 1e6:+.0f} ms off and no pulse is in use: a serial sentence alone is "
-                "that late and jitters by "
-                "tens of ms.",
+                f"{label.value.name} is {offset / 1e6:+.0f} ms off and no pulse is in use: a serial sentence alone "
+                "is that late and jitters by tens of ms.",
                 [label, *servers[:1]],
                 values=values,
                 next=(advice, "a pulse per second (PPS) for anything below 10 ms"),
@@ -143,9 +138,8 @@ def _idle_refclock(evidence: Evidence) -> Iterator[Draft]:
             Severity.DEGRADED if used else Severity.FAULT if labels else Severity.UNKNOWN,
             0.75,
             f"none of the reference clocks gives a sample ({', '.join(s.value.name for s in dead[:4])}, reach 0): "
-            "gpsd does not run, was "
-            "started before chronyd (SOCK, SHM), has no right to the device, or no sentence and pulse arrive."
-            + (" Servers stand in meanwhile." if used else ""),
+            "gpsd does not run, was started before chronyd (SOCK, SHM), has no right to the device, or no sentence "
+            "and pulse arrive." + (" Servers stand in meanwhile." if used else ""),
             dead[:4],
             values={"reference_clocks_reached": 0},
             next=("systemctl restart gpsd (behind chronyd); gpspipe -w; ppstest /dev/pps0; ntpshmmon", "gpsd with -n"),
@@ -165,8 +159,8 @@ def _leapfile(evidence: Evidence) -> Iterator[Draft]:
             values={"leap_table_expired": True},
             next=(
                 "a current leap-seconds.list (package tzdata; "
-                "https://hpiers.obspm.fr/iers/bul/bulc/ntp/leap-seconds.list), leapfile in "
-                "[global] of ts2phc's configuration; ts2phc reads it again by itself",
+                "https://hpiers.obspm.fr/iers/bul/bulc/ntp/leap-seconds.list), leapfile in [global] of ts2phc's "
+                "configuration; ts2phc reads it again by itself",
                 "or the kernel's TAI offset set (chronyd with leapsectz, ptp4l), which ts2phc prefers",
             ),
             confirm="offsets are printed, no 'not valid'",
@@ -184,8 +178,8 @@ def _no_time(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.75,
-            "ts2phc sees no pulses: the pin is not set to external timestamps, or nothing is connected to it, or the "
-            "polarity is wrong.",
+            "ts2phc sees no pulses: the pin is not set to external timestamps, or nothing is connected to it, or "
+            "the polarity is wrong.",
             [*nothing[:2], *pin[:1]],
             next=("testptp -l (pins); ts2phc.pin_index, ts2phc.channel, ts2phc.extts_polarity; an oscilloscope",),
             confirm="'extts index' lines once a second",
@@ -198,8 +192,8 @@ def _no_time(evidence: Evidence) -> Iterator[Draft]:
             f"ts2phc has pulses but no second to name them: '{stale[0].value.line.body[:70]}'.",
             stale[:3],
             next=(
-                "the serial port and speed (ts2phc.nmea_serialport, nmea_baudrate); RMC sentences on; gpsd holds the "
-                "port?",
+                "the serial port and speed (ts2phc.nmea_serialport, nmea_baudrate); RMC sentences on; gpsd holds "
+                "the port?",
             ),
             confirm="'nmea delay' lines of some hundred ms",
         )
@@ -268,8 +262,8 @@ def _bad_pulses(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.8,
             f"{len(bad)} of {len(pulses)} pulses come {bad[0][1] * 1e3:.1f} ms beside the second: spurious pulses "
-            "(noise on the wire, bad "
-            "reception, a receiver that pulses without a fix). ts2phc follows each of them with an extreme correction.",
+            "(noise on the wire, bad reception, a receiver that pulses without a fix). ts2phc follows each of them "
+            "with an extreme correction.",
             [event for event, _ in bad[:4]],
             values={"pulse_off_s": round(bad[0][1], 9), "bad_pulses": len(bad)},
             next=(

@@ -38,10 +38,8 @@ def _artefact(evidence: Evidence) -> Iterator[Draft]:
             Severity.EXPLAINED,
             0.9,
             f"{metric.name} is 2^{wrap.power} ns{f' * {wrap.times}' if wrap.times > 1 else ''} within "
-            f"{abs(wrap.residual_ns)} ns: an artefact of "
-            "how the value was read (adjtimex returns it for one poll while the clock is being adjusted), not an "
-            "offset of that size. "
-            "Drop the sample; the next one is right.",
+            f"{abs(wrap.residual_ns)} ns: an artefact of how the value was read (adjtimex returns it for one poll "
+            "while the clock is being adjusted), not an offset of that size. Drop the sample; the next one is right.",
             [item],
             values={"power_of_two_ns": wrap.power, "value": metric.value},
             next=(
@@ -67,8 +65,7 @@ def _no_data(evidence: Evidence) -> Iterator[Draft]:
                 Severity.UNKNOWN,
                 0.8,
                 f"{metric.name} {metric.value:g} is the exporter's sign for 'no data', no offset: the daemon gave "
-                "none (not running, no "
-                "lock, no log line yet).",
+                "none (not running, no lock, no log line yet).",
                 [item],
                 values={"offset": None, "sentinel": metric.value},
                 next=("the state: openshift_ptp_clock_state, openshift_ptp_process_status; the daemon's log",),
@@ -78,9 +75,9 @@ def _no_data(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.EXPLAINED,
                 0.6,
-                "node_timex_offset_seconds is always exactly 0 where chronyd steers the clock (by frequency and tick, "
-                "not by the kernel's "
-                "loop): it proves nothing, neither health nor fault, and NodeClockSkewDetected cannot fire there.",
+                "node_timex_offset_seconds is always exactly 0 where chronyd steers the clock (by frequency and "
+                "tick, not by the kernel's loop): it proves nothing, neither health nor fault, and "
+                "NodeClockSkewDetected cannot fire there.",
                 [item],
                 values={"node_timex_offset_seconds": 0.0},
                 next=("chronyc tracking, or the metrics of rankclock agent or chrony_exporter",),
@@ -109,15 +106,14 @@ def _future_files(evidence: Evidence) -> Iterator[Draft]:
         0.8 if skews else 0.5,
         (
             f"a file is dated {values.get('skew_s')} s later than this clock (or than what was built from it): this "
-            "host's clock is at least that "
-            "far behind the clock that wrote the file, or the file was unpacked or copied with a time of its own."
+            "host's clock is at least that far behind the clock that wrote the file, or the file was unpacked or "
+            "copied with a time of its own."
             if skews
             else "the build tool finds times of files that do not fit this clock; by how much, it does not say."
         )
         + (" By so much that this clock was most likely never set (boot without RTC)." if old else "")
         + " Deleting the build alone brings it back as long as the clocks differ. On a shared file system the "
-        "server's clock writes the "
-        "times, or the other client's.",
+        "server's clock writes the times, or the other client's.",
         [*future[:3], *older[:2], *dirty[:2]],
         values=values,
         next=(
@@ -162,9 +158,9 @@ def _rank_logs(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.75,
             f"{worst} stamps the same steps {offset:+.3f} s ± {scatter:.3f} s from {names[0]}, always by the same "
-            "amount. Steps of synchronous "
-            f"training end together within a step ({period:.1f} s), so this is the difference of their clocks"
-            f"{' (whole hours: time zones of the logs)' if hour else ''}, not a straggler, whose lag would vary.",
+            f"amount. Steps of synchronous training end together within a step ({period:.1f} s), so this is the "
+            f"difference of their clocks{' (whole hours: time zones of the logs)' if hour else ''}, not a "
+            "straggler, whose lag would vary.",
             [first, item],
             values={
                 "offset_s": round(offset, 6),
@@ -180,8 +176,8 @@ def _rank_logs(evidence: Evidence) -> Iterator[Draft]:
             Severity.HEALTHY,
             0.4,
             f"the logs of {len(offsets) + 1} ranks stamp the same steps within "
-            f"{max(abs(v[0]) + v[1] for v in offsets.values()):.3f} s; clocks "
-            f"may differ by less than a step ({period:.1f} s), finer this cannot tell.",
+            f"{max(abs(v[0]) + v[1] for v in offsets.values()):.3f} s; clocks may differ by less than a step "
+            f"({period:.1f} s), finer this cannot tell.",
             [first],
             values={"bound_s": round(max(period, *(abs(v[0]) + v[1] for v in offsets.values())), 6)},
         )
@@ -264,9 +260,8 @@ def _float_tensor(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.85,
-            "torch.tensor([time.time()]) is float32: Unix time then has a resolution of 128 s, so differences between "
-            "ranks are noise of that "
-            "size. Besides, gathering time.time() compares arrivals, not clocks.",
+            "torch.tensor([time.time()]) is float32: Unix time then has a resolution of 128 s, so differences "
+            "between ranks are noise of that size. Besides, gathering time.time() compares arrivals, not clocks.",
             hits[:1],
             values={"resolution_s": 128},
             next=("torch.tensor([time.time_ns()]) (int64), or better rankclock verify, which measures offsets",),

@@ -25,9 +25,8 @@ def _source_port(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.9,
             "requests from a free source port are answered, requests from source port 123 are not: somebody on the "
-            "way (provider, NAT, "
-            "firewall) drops NTP that comes back to port 123. ntpd and ntpsec ask from port 123, chrony does not. The "
-            "servers are up.",
+            "way (provider, NAT, firewall) drops NTP that comes back to port 123. ntpd and ntpsec ask from port "
+            "123, chrony does not. The servers are up.",
             [*low[:1], *high[:1]],
             values={"src123": False, "src_ephemeral": True},
             next=(
@@ -40,8 +39,8 @@ def _source_port(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.UNKNOWN,
             0.5,
-            f"no reply to requests from source port {silent[0].value.text('port')}; whether another source port gets "
-            "one is not said.",
+            f"no reply to requests from source port {silent[0].value.text('port')}; whether another source port "
+            "gets one is not said.",
             silent[:2],
             values={f"src{silent[0].value.text('port')}": False},
             next=(
@@ -73,16 +72,15 @@ def _blocked(evidence: Evidence) -> Iterator[Draft]:
     host_firewall = False if off or accept else True if evidence.has("firewall-on") or policies else None
     where = (
         "The host's own firewall is off, so it is blocked upstream: a filter in the network (often after a change of "
-        "addresses or a new "
-        "security group)"
+        "addresses or a new security group)"
         if host_firewall is False
         else "Blocked in the host's firewall or further up"
     )
     yield draft(
         Severity.FAULT,
         0.85 if host_firewall is False else 0.7,
-        f"the server answers ping but not NTP on UDP 123. {where}; a server that runs no NTP looks the same, another "
-        "one settles it.",
+        f"the server answers ping but not NTP on UDP 123. {where}; a server that runs no NTP looks the same, "
+        "another one settles it.",
         [*alive[:1], *silent[:1], *off[:2], *policies[:1]],
         values={"icmp": True, "udp123": False, "host_firewall": host_firewall},
         next=(
@@ -112,8 +110,7 @@ def _firewall(evidence: Evidence) -> Iterator[Draft]:
             values={"udp_ports_dropped": ports, "host_firewall": True, "dropped": len(drops)},
             next=(
                 "NTP server: allow UDP 123 in; PTP: UDP 319 and 320 in and out, multicast 224.0.1.129 and "
-                "224.0.0.107; L2 PTP "
-                "(0x88f7) is not seen by IP firewalls",
+                "224.0.0.107; L2 PTP (0x88f7) is not seen by IP firewalls",
             ),
             confirm="no further drops; chronyc sources reach 377, or the PTP port SLAVE",
             explains=("NEVER_REACHED", "NO_MASTER_HEARD", "UDP_123_BLOCKED", "NO_SOURCE"),
@@ -176,8 +173,7 @@ def _ptp_capture(packets: list[Item[Packet]]) -> Iterator[Draft]:
             Severity.RISK,
             0.6,
             f"PTP messages of several domains ({', '.join(map(str, domains))}) on this link: clocks of different "
-            "domains do not hear each "
-            "other. Wanted only where two time scales are.",
+            "domains do not hear each other. Wanted only where two time scales are.",
             packets[:3],
             values={"domains": domains},
             next=("the same domainNumber in ptp4l, pmc -d and phc2sys -n of one cluster",),
@@ -187,9 +183,9 @@ def _ptp_capture(packets: list[Item[Packet]]) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.75,
-            f"{requests} Delay_Req messages leave and no Delay_Resp returns: the master does not get them (multicast "
-            "filtered one way, "
-            "IGMP snooping without a querier, UDP 319 blocked) or measures peer to peer (P2P).",
+            f"{requests} Delay_Req messages leave and no Delay_Resp returns: the master does not get them "
+            "(multicast filtered one way, IGMP snooping without a querier, UDP 319 blocked) or measures peer to "
+            "peer (P2P).",
             [p for p in packets if p.value.kind == "delay req"][:3],
             values={"delay_requests": requests, "delay_responses": 0},
             next=("the same capture at the master; delay_mechanism on both; hybrid_e2e 1 sends them as unicast",),

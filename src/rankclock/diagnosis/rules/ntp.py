@@ -42,17 +42,16 @@ def _unsynchronised(evidence: Evidence) -> Iterator[Draft]:
         if foreign:
             why = (
                 f"'{foreign[0].value.name} {foreign[0].value.arguments[0]}' is ntpd's syntax for a local clock "
-                "driver, chrony takes "
-                "it as a host that never answers. 'local stratum 10' is chrony's directive, and only for a deliberate "
-                "island"
+                "driver, chrony takes it as a host that never answers. 'local stratum 10' is chrony's directive, and "
+                "only for a deliberate island"
             )
+        stratum = "?" if track.stratum is None else track.stratum
+        leap = f", leap status {track.leap}" if track.leap else ""
         yield draft(
             Severity.FAULT,
             0.95,
-            f"chronyd is not synchronised (reference id {track.ref_id or '?'}, stratum "
-            f"{track.stratum if track.stratum is not None else '?'}"
-            f"{', leap status ' + track.leap if track.leap else ''}): {why}. The zeros beside it are 'no data', not "
-            "accuracy.",
+            f"chronyd is not synchronised (reference id {track.ref_id or '?'}, stratum {stratum}{leap}): {why}. "
+            "The zeros beside it are 'no data', not accuracy.",
             [*foreign[:1], item],
             values={"in_sync": False, "ref_id": track.ref_id, "stratum": track.stratum, "offset": None},
             next=("chronyc -n sources -v; chronyc activity", "journalctl -u chrony -u chronyd | tail -50"),
@@ -81,8 +80,8 @@ def _island(evidence: Evidence) -> Iterator[Draft]:
                 Severity.FAULT,
                 0.85,
                 "chronyd is in 'local' mode: it follows nobody but itself and reports a perfect clock (delay 0, "
-                "dispersion 0, leap "
-                "normal). It may be any time away from UTC and from every node that follows something else.",
+                "dispersion 0, leap normal). It may be any time away from UTC and from every node that follows "
+                "something else.",
                 [item],
                 values={"ref_id": item.value.ref_id, "stratum": item.value.stratum, "traceable": False},
                 next=(
@@ -111,10 +110,8 @@ def _island(evidence: Evidence) -> Iterator[Draft]:
         f"{who} follows its own undisciplined oscillator (LOCAL, stratum {(chosen or followers)[0].value.stratum}): "
         "an island. "
         f"{'Nodes that follow it inherit its time' if followers else 'Whoever follows it inherits its time'}, and "
-        "nodes that use "
-        "other servers are somewhere else (split brain). '*', reach 377, offset 0.000 and jitter 0.000 compare the "
-        "clock with "
-        "itself and say nothing about accuracy.",
+        "nodes that use other servers are somewhere else (split brain). '*', reach 377, offset 0.000 and jitter "
+        "0.000 compare the clock with itself and say nothing about accuracy.",
         [*chosen[:2], *followers[:2]],
         values=values,
         next=(
@@ -154,9 +151,9 @@ def _never_draft(quotes: list[Quote], names: list[str], reach: list[int], daemon
     return draft(
         Severity.FAULT,
         0.9 if len(names) > 1 else 0.8,
-        f"{daemon} has no answer from any of its {len(names)} servers (reach 0): UDP 123 is blocked or not routed on "
-        "the way, names do "
-        "not resolve to what was meant, or no server runs there. The offsets of 0 are 'no data'.",
+        f"{daemon} has no answer from any of its {len(names)} servers (reach 0): UDP 123 is blocked or not routed "
+        "on the way, names do not resolve to what was meant, or no server runs there. The offsets of 0 are 'no "
+        "data'.",
         quotes,
         values={"servers": names, "reach": reach, "selected": None, "offset": None},
         next=(
@@ -188,11 +185,9 @@ def _no_majority(evidence: Evidence) -> Iterator[Draft]:
     yield draft(
         Severity.FAULT,
         0.9,
-        f"chronyd's sources contradict each other and no majority agrees, so it follows none.{apart} With two sources "
-        "nobody can tell "
-        "which one is wrong; three find one liar, four still do when one of them is down. Do not step to either "
-        "before it is "
-        "known which is right.",
+        f"chronyd's sources contradict each other and no majority agrees, so it follows none.{apart} With two "
+        "sources nobody can tell which one is wrong; three find one liar, four still do when one of them is down. "
+        "Do not step to either before it is known which is right.",
         [*said[:1], *wrong[:2], *evidence.events("chrony-selected")[:2], *bad[:4]],
         values=values,
         next=(
@@ -223,8 +218,8 @@ def _disagree(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.8,
             f"chronyd corrects by {first[1]:+.3f} s after choosing {first[0]} and by {second[1]:+.3f} s after "
-            f"choosing {second[0]}: the two "
-            "sources disagree by that much, and the clock follows now one, now the other.",
+            f"choosing {second[0]}: the two sources disagree by that much, and the clock follows now one, now the "
+            "other.",
             [first[2], second[2]],
             values={"disagreement_s": round(abs(second[1]), 6), "sources": len({p[0] for p in pairs})},
             next=("chronyc -n sources -v; take out the wrong one, have at least three",),
@@ -242,9 +237,9 @@ def _falsetickers(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.RISK,
             0.8,
-            f"{len(bad)} of {len(rows)} sources ({bad[0].value.name}: {offset_s:+.6f} s) disagree with the others and "
-            "are left out. The "
-            f"clock follows {used[0].value.name} meanwhile; with so many left the next failure may leave no majority.",
+            f"{len(bad)} of {len(rows)} sources ({bad[0].value.name}: {offset_s:+.6f} s) disagree with the others "
+            f"and are left out. The clock follows {used[0].value.name} meanwhile; with so many left the next "
+            "failure may leave no majority.",
             [*bad[:3], *used[:1]],
             values={"falsetickers": [s.value.name for s in bad], "offset_s": offset_s, "selected": used[0].value.name},
             next=("is that source wrong, smeared, or behind an asymmetric path? measure it from a second node",),
@@ -295,10 +290,9 @@ def _tracking_well(evidence: Evidence) -> Iterator[Draft]:
             Severity.HEALTHY,
             0.85,
             f"chronyd follows {track.ref_name or track.ref_id} (stratum {track.stratum}): system clock "
-            f"{track.system_time_s:+.9f} s from its "
-            f"estimate, true time within ±{track.bound_s:.6f} s of that if the path to the source is as the protocol "
-            "assumes. That is "
-            "the clock against UTC; between nodes it may be better, measure it.",
+            f"{track.system_time_s:+.9f} s from its estimate, true time within ±{track.bound_s:.6f} s of that if "
+            "the path to the source is as the protocol assumes. That is the clock against UTC; between nodes it may "
+            "be better, measure it.",
             [item],
             values={"error_bound_s": round(track.bound_s, 9), "system_time_s": track.system_time_s, "in_sync": True},
         )
@@ -309,8 +303,7 @@ def _tracking_well(evidence: Evidence) -> Iterator[Draft]:
             Severity.HEALTHY,
             0.7,
             f"chronyd follows {best.name}: last sample {(best.offset_ns or 0) / 1e3:+.3f} µs ± "
-            f"{(best.error_ns or 0) / 1e3:.3f} µs, reach "
-            f"{best.reach:o}.",
+            f"{(best.error_ns or 0) / 1e3:.3f} µs, reach {best.reach:o}.",
             [rows[0]],
             values={"selected": best.name, "offset_ns": best.offset_ns, "error_bound_ns": best.error_ns},
         )
@@ -351,8 +344,8 @@ def _ntpq_well(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.DEGRADED if size < 1000 else Severity.FAULT,
                 0.8,
-                f"ntpd follows {best.name} and is {size:.1f} ms away from it: beyond 128 ms ntpd waits 15 minutes and "
-                "then steps.",
+                f"ntpd follows {best.name} and is {size:.1f} ms away from it: beyond 128 ms ntpd waits 15 minutes "
+                "and then steps.",
                 [selected[0]],
                 values=values,
                 next=("ntpq -c rv; does the offset shrink? who else steers the clock",),
@@ -363,10 +356,8 @@ def _ntpq_well(evidence: Evidence) -> Iterator[Draft]:
             Severity.HEALTHY,
             0.75,
             f"ntpd follows {best.name}, offset {best.raw_offset_ms:+.3f} ms (server minus local), jitter "
-            f"{best.jitter_ms} ms, reach "
-            f"{best.reach:o}{spare}."
-            f" Good enough for logs; not for anything finer than about {max(1.0, 2 * spread):.0f} ms, such as "
-            "aligning traces.",
+            f"{best.jitter_ms} ms, reach {best.reach:o}{spare}. Good enough for logs; not for anything finer than "
+            f"about {max(1.0, 2 * spread):.0f} ms, such as aligning traces.",
             [selected[0]],
             values=values,
         )
@@ -379,9 +370,9 @@ def _ntpq_none(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.UNKNOWN,
                 0.5,
-                "servers answer, but ntpd has chosen none of them (no *): it takes some minutes after a start; later "
-                "it means that they "
-                "disagree, are unsynchronised themselves (stratum 16), or are too far away (tos maxdist).",
+                "servers answer, but ntpd has chosen none of them (no *): it takes some minutes after a start; "
+                "later it means that they disagree, are unsynchronised themselves (stratum 16), or are too far away "
+                "(tos maxdist).",
                 reached[:3],
                 values={"selected": None, "reach": [i.value.reach for i in items]},
                 next=("ntpq -c as; ntpq -c 'rv &1'; again in five minutes",),
@@ -397,8 +388,7 @@ def _rate_kod(evidence: Evidence) -> Iterator[Draft]:
             Severity.RISK,
             0.8,
             f"{who} answers with a kiss of death (RATE/DENY): it wants fewer requests, or none from here. Whole "
-            "clusters behind one NAT "
-            "address meet this limit.",
+            "clusters behind one NAT address meet this limit.",
             [*kod[:2], *peers[:2]],
             values={"source": who},
             next=("a local server for the cluster; minpoll 6 and iburst only once towards public servers",),
@@ -419,8 +409,7 @@ def _server_unsynchronised(evidence: Evidence) -> Iterator[Draft]:
         Severity.RISK if used or alarms else Severity.FAULT,
         0.75,
         f"{', '.join(dict.fromkeys(names[:4]))} answers, but is not synchronised itself (stratum 16 or leap alarm): "
-        "clients refuse it. "
-        "Its own sources are the place to look.",
+        "clients refuse it. Its own sources are the place to look.",
         [*alarms[:2], *peers[:2], *rows[:2]],
         values={"unsynchronised_servers": list(dict.fromkeys(names))},
         next=("on that server: chronyc tracking; chronyc -n sources; ntpq -pn",),
@@ -436,8 +425,8 @@ def _nts(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.8,
             f"the NTS key exchange fails: '{hits[0].value.line.body[:90]}'. Without keys that source gives no time: "
-            "TCP 4460 closed, no "
-            "NTS there, a certificate that does not fit, or one that is not valid at this clock's (wrong) time.",
+            "TCP 4460 closed, no NTS there, a certificate that does not fit, or one that is not valid at this "
+            "clock's (wrong) time.",
             hits[:3],
             values={"source": hits[0].value.text("source"), "port": 4460},
             next=(

@@ -39,10 +39,8 @@ def _outliers(evidence: Evidence) -> Iterator[Draft]:
                 0.6,
                 f"offsets of {series.name} are below {limit / 1000:.0f} µs, except {len(far)} single ones of up to "
                 f"{max(abs(s.offset_ns) for s in far) / 1e9:.6f} s between good ones: no clock moves there and back "
-                "like that. "
-                "Timestamps of single messages are wrong (driver, PHY, a switch that corrects wrongly), the clock is "
-                "stepped "
-                "there and back by somebody, or messages of a second master are mixed in.",
+                "like that. Timestamps of single messages are wrong (driver, PHY, a switch that corrects wrongly), "
+                "the clock is stepped there and back by somebody, or messages of a second master are mixed in.",
                 series.quotes([s.line for s in far][:4]),
                 values={
                     "outliers": len(far),
@@ -50,8 +48,8 @@ def _outliers(evidence: Evidence) -> Iterator[Draft]:
                     "usual_offset_ns": int(usual),
                 },
                 next=(
-                    "ptp4l -m -l 7 with summary_interval 0: which message; pmc 'GET PARENT_DATA_SET': does the parent "
-                    "change",
+                    "ptp4l -m -l 7 with summary_interval 0: which message; pmc 'GET PARENT_DATA_SET': does the "
+                    "parent change",
                     "driver and firmware of NIC and switch; another NIC on the same port",
                 ),
                 confirm="an hour without an outlier",

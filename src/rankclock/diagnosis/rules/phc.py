@@ -38,11 +38,9 @@ def _mismatch(evidence: Evidence) -> Iterator[Draft]:
     yield draft(
         Severity.FAULT,
         0.95,
-        f"the ports of this ptp4l have different PTP hardware clocks ({where} is not on the first port's): it refuses "
-        "to run them "
-        "as one clock. Set boundary_clock_jbod 1 and run phc2sys -a, which keeps the clocks together. Naming one "
-        "clock by hand "
-        "only hides the difference: the port would start and never synchronise.",
+        f"the ports of this ptp4l have different PTP hardware clocks ({where} is not on the first port's): it "
+        "refuses to run them as one clock. Set boundary_clock_jbod 1 and run phc2sys -a, which keeps the clocks "
+        "together. Naming one clock by hand only hides the difference: the port would start and never synchronise.",
         [*evidence.events("ptp-selected-phc")[:1], *refused[:1], *asked[:1], *evidence.events("ptp-open-failed")[:1]],
         values=values,
         next=(
@@ -71,11 +69,10 @@ def _slow_read(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.DEGRADED,
             0.85,
-            f"one reading of the PTP hardware clock takes {middle / 1000:.0f} µs (a PCIe card: 0.5 to 8 µs). phc2sys "
-            "takes the middle "
-            f"of it, so the offset of system clock and PHC is known to ±{worst // 2} ns at best, and this noise "
-            "drives the servo: "
-            f"offsets up to {max(offsets)} ns. The PTP network has no part in it.",
+            f"one reading of the PTP hardware clock takes {middle / 1000:.0f} µs (a PCIe card: 0.5 to 8 µs). "
+            f"phc2sys takes the middle of it, so the offset of system clock and PHC is known to ±{worst // 2} ns at "
+            f"best, and this noise drives the servo: offsets up to {max(offsets)} ns. The PTP network has no part "
+            "in it.",
             series.quotes([s.line for s in series.samples][:4]),
             values={
                 "median_delay_ns": int(middle),
@@ -153,8 +150,8 @@ def _controllers(
         Severity.FAULT,
         confidence,
         f"{' and '.join(names)} run at the same time and each steers the system clock: they pull against each other "
-        "(bursts of "
-        "jitter, frequencies that no crystal has, steps back and forth). Exactly one may own CLOCK_REALTIME.",
+        "(bursts of jitter, frequencies that no crystal has, steps back and forth). Exactly one may own "
+        "CLOCK_REALTIME.",
         items[:6],
         values={"active": names},
         next=(
@@ -192,11 +189,9 @@ def _sign(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.RISK,
             0.75,
-            f"phc2sys -O {offset}: -O is the steered clock minus its source. The system clock (UTC) fed from a PHC in "
-            "TAI needs -O "
-            f"-37, a PHC fed from the system clock -O 37; with the other sign the clock lands {2 * abs(offset)} s "
-            "away. Right only "
-            "if the PHC holds something else than TAI.",
+            f"phc2sys -O {offset}: -O is the steered clock minus its source. The system clock (UTC) fed from a PHC "
+            "in TAI needs -O -37, a PHC fed from the system clock -O 37; with the other sign the clock lands "
+            f"{2 * abs(offset)} s away. Right only if the PHC holds something else than TAI.",
             [item],
             values={"given_offset_s": offset, "expected_offset_s": wanted},
             next=(f"-O {wanted}, or -w (wait for ptp4l and take the offset from it)", "phc_ctl /dev/ptpN cmp"),
@@ -212,8 +207,7 @@ def _not_told(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.9,
             "phc2sys does not start: it must know the UTC offset. -w takes it from ptp4l, -O gives it by hand (-37 "
-            "for a system clock "
-            "fed from a PHC in TAI, 0 for one in UTC), -a does all of it.",
+            "for a system clock fed from a PHC in TAI, 0 for one in UTC), -a does all of it.",
             [*evidence.commands("phc2sys")[:1], *hits[:1]],
             next=("phc2sys -a -r (with ptp4l), or -s IFACE -w",),
             confirm="phc2sys prints offsets",
@@ -229,9 +223,8 @@ def _waiting(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.8,
             "phc2sys waits for ptp4l and does not reach it: ptp4l does not run, uses another socket (uds_address; "
-            "/var/run/ptp/ptp4l "
-            "in the newest versions) or another domain (-n must be the domainNumber). The system clock is not fed "
-            "meanwhile.",
+            "/var/run/ptp/ptp4l in the newest versions) or another domain (-n must be the domainNumber). The system "
+            "clock is not fed meanwhile.",
             [*waiting[:2], *unreachable[:1]],
             values={"waiting": len(waiting)},
             next=("ls -l /var/run/ptp4l /var/run/ptp/; phc2sys -z SOCKET -n DOMAIN", "systemctl status ptp4l"),
@@ -260,8 +253,7 @@ def _device(evidence: Evidence) -> Iterator[Draft]:
         0.9,
         f"chronyd could not open the reference clock {device or ''} ({why or 'no reason given'}) and "
         f"{'ended' if died else 'goes on without it'}: {what}. The node runs free until that is mended; the NTP "
-        "servers have "
-        "nothing to do with it.",
+        "servers have nothing to do with it.",
         [*phc[:1], *failed[:1], *evidence.events("unit-failed")[:1]],
         values={
             "device": device,
@@ -290,8 +282,8 @@ def _not_adjustable(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.85,
             "the PTP hardware clock cannot be steered (its maximum adjustment is 0): the clocks that clouds and "
-            "hypervisors offer "
-            "(ENA, ptp_kvm, Hyper-V, vmclock) can only be read. ptp4l and phc2sys towards it make no sense.",
+            "hypervisors offer (ENA, ptp_kvm, Hyper-V, vmclock) can only be read. ptp4l and phc2sys towards it make "
+            "no sense.",
             fixed[:1],
             values={"max_adj_ppb": 0},
             next=(
@@ -328,9 +320,8 @@ def _no_feed(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.7,
-            "ptp4l steers the card's PTP hardware clock and is locked, the system clock is not synchronised: nothing "
-            "copies the one "
-            "to the other. With hardware stamps phc2sys (or chrony's refclock PHC) does that.",
+            "ptp4l steers the card's PTP hardware clock and is locked, the system clock is not synchronised: "
+            "nothing copies the one to the other. With hardware stamps phc2sys (or chrony's refclock PHC) does that.",
             [*hardware[:1], *unsync[:1]],
             next=("phc2sys -a -r, or chrony 'refclock PHC /dev/ptpN offset -37'",),
             confirm="phc_ctl IFACE cmp shows about 37 s (TAI) and stays",
@@ -373,8 +364,8 @@ def _states(evidence: Evidence) -> Iterator[Draft]:
                     Severity.FAULT,
                     0.85,
                     f"{state.node} claims an offset that the measured one excludes: the two intervals do not meet. "
-                    "What the daemon "
-                    "says of itself is wrong (asymmetric path, wrong source), or the measured peer is.",
+                    "What the daemon says of itself is wrong (asymmetric path, wrong source), or the measured peer "
+                    "is.",
                     [item],
                     values=values,
                     next=(f"rankclock probe {state.node}; measure against a third node",),

@@ -30,8 +30,8 @@ def _stale(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.9 if frozen and listening else 0.75,
-            "ptp4l lost its grandmaster and shows the last values that it had: gmPresent true and an old offset, but "
-            f"{'the port is ' + state if state else 'no Sync has come'} and ingress_time is 0. The offset is no "
+            "ptp4l lost its grandmaster and shows the last values that it had: gmPresent true and an old offset, "
+            f"but {'the port is ' + state if state else 'no Sync has come'} and ingress_time is 0. The offset is no "
             "measurement any more.",
             [*listening[:1], *shown[:1]],
             values={
@@ -76,8 +76,7 @@ def _no_delay(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.9,
             f"'{wrong[0].value.line.body.split(': ')[-1]}': the two ends measure the delay in different ways (E2E "
-            "against P2P), so no "
-            "path delay is ever known and the port stays UNCALIBRATED.",
+            "against P2P), so no path delay is ever known and the port stays UNCALIBRATED.",
             wrong[:3],
             next=("the same delay_mechanism (E2E or P2P) on all ports of the path, switches too",),
             confirm="meanPathDelay is not 0.0 and the port is SLAVE",
@@ -86,9 +85,9 @@ def _no_delay(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.75,
-            "the port is UNCALIBRATED with offsetFromMaster 0.0 and meanPathDelay 0.0: Sync arrives, a path delay was "
-            "never measured. "
-            "Zero is no offset here. The delay requests are not answered (E2E against P2P, or the way back blocked).",
+            "the port is UNCALIBRATED with offsetFromMaster 0.0 and meanPathDelay 0.0: Sync arrives, a path delay "
+            "was never measured. Zero is no offset here. The delay requests are not answered (E2E against P2P, or "
+            "the way back blocked).",
             [*uncalibrated[:1], *zero[:1]],
             values={"offset": None, "mean_path_delay": None, "port_state": "UNCALIBRATED"},
             next=("compare delay_mechanism with the master; tcpdump: Delay_Req out, Delay_Resp in?",),
@@ -103,9 +102,9 @@ def _pmc_silent(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.UNKNOWN,
             0.6,
-            "pmc sent its request and printed no reply; it exits with 0 all the same. Wrong domain (-d), wrong socket "
-            "(-s), no right "
-            "to the socket (root), wrong transportSpecific (-t), or ptp4l does not run. Not a word about the clock.",
+            "pmc sent its request and printed no reply; it exits with 0 all the same. Wrong domain (-d), wrong "
+            "socket (-s), no right to the socket (root), wrong transportSpecific (-t), or ptp4l does not run. Not a "
+            "word about the clock.",
             asked[:2],
             values={"replies": 0},
             next=("pmc -u -b 0 -d DOMAIN -s /var/run/ptp4l 'GET PORT_DATA_SET' as root; ps ax | grep ptp4l",),
@@ -118,9 +117,8 @@ def _peers(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.8,
-            "more than one device answers this port's peer delay request: a switch that does not know PTP passes the "
-            "messages on, so "
-            "P2P cannot work on this link (or two ptp4l run on one interface).",
+            "more than one device answers this port's peer delay request: a switch that does not know PTP passes "
+            "the messages on, so P2P cannot work on this link (or two ptp4l run on one interface).",
             many[:3],
             values={"rogue_responses": len(many)},
             next=("P2P needs every device on the path to take part: a PTP switch, or delay_mechanism E2E",),
@@ -140,11 +138,10 @@ def _as_capable(evidence: Evidence) -> Iterator[Draft]:
     yield draft(
         Severity.FAULT,
         0.7,
-        f"the port is not asCapable ({why}{silent}): in the gPTP profile it then takes no part in synchronisation. A "
-        "measured "
-        "link delay "
-        "beyond neighborPropDelayThresh (800 ns) means a device without gPTP in between, uncorrected PHY latencies, or "
-        "software stamps; missing responses mean that the neighbour does not speak P2P.",
+        f"the port is not asCapable ({why}{silent}): in the gPTP profile it then takes no part in synchronisation. "
+        "A measured link delay beyond neighborPropDelayThresh (800 ns) means a device without gPTP in between, "
+        "uncorrected PHY latencies, or software stamps; missing responses mean that the neighbour does not speak "
+        "P2P.",
         [*lost[:3], *unanswered[:1]],
         values={"link_delay_ns": int(delay) if delay is not None else None},
         next=("is the neighbour a gPTP device on the same cable; raise neighborPropDelayThresh only after measuring",),
@@ -159,8 +156,7 @@ def _slave_only_boundary(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.85,
             "the election wants this port to be master, but the node may only be a client (-s, slaveOnly 1): on a "
-            "boundary clock its "
-            "downlinks stay in LISTENING for ever and the nodes behind it get no time.",
+            "boundary clock its downlinks stay in LISTENING for ever and the nodes behind it get no time.",
             [*hits[:2], *evidence.commands("ptp4l")[:1]],
             values={"slave_only": True},
             next=("remove -s / slaveOnly from a boundary clock; serverOnly 1 on its downlinks instead",),
@@ -197,8 +193,7 @@ def _flapping(evidence: Evidence) -> Iterator[Draft]:
             Severity.UNKNOWN,
             0.5,
             f"the port left SLAVE {len(faults)} times on SYNCHRONIZATION_FAULT: the servo reset itself because time "
-            "jumped or the "
-            "offset ran away. Why, these lines do not tell.",
+            "jumped or the offset ran away. Why, these lines do not tell.",
             faults[:4],
             values={"synchronization_faults": len(faults)},
             next=("the offsets and clockcheck lines around them; who else steers the clock",),
@@ -212,10 +207,8 @@ def _switch_phc(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.9,
             f"ptp4l could not switch clocks ({hits[0].value.text('why')}): boundary_clock_jbod 1 on ports without a "
-            "PTP hardware clock "
-            "of their own (software stamps: /dev/ptp-1), so the uplink goes FAULTY for ever, while the nodes behind "
-            "follow this "
-            "clock's free-running time and report good offsets.",
+            "PTP hardware clock of their own (software stamps: /dev/ptp-1), so the uplink goes FAULTY for ever, "
+            "while the nodes behind follow this clock's free-running time and report good offsets.",
             [*hits[:2], *evidence.events("ptp-jbod")[:1]],
             next=(
                 "boundary_clock_jbod 0 with software stamps or one shared PHC; 1 only where ports have different PHCs",

@@ -34,10 +34,9 @@ def _timedatectl(evidence: Evidence) -> Iterator[Draft]:
                 Severity.UNKNOWN,
                 0.6,
                 f"the kernel says that the clock is synchronised; 'NTP service: {said.ntp_service}' speaks only of "
-                "the unit that timedatectl "
-                "controls (systemd-timesyncd, mostly). Something else may do it: chronyd, ntpd, ptp4l with phc2sys. "
-                "Not a reason to "
-                "call it unsynchronised; how good it is, this does not tell.",
+                "the unit that timedatectl controls (systemd-timesyncd, mostly). Something else may do it: chronyd, "
+                "ntpd, ptp4l with phc2sys. Not a reason to call it unsynchronised; how good it is, this does not "
+                "tell.",
                 [item],
                 values=values,
                 next=(
@@ -50,8 +49,7 @@ def _timedatectl(evidence: Evidence) -> Iterator[Draft]:
                 Severity.HEALTHY,
                 0.6,
                 "the kernel says that the clock is synchronised (maxerror below 16 s) and a time service is active. "
-                "How well, this does "
-                "not tell: chronyc tracking or timedatectl timesync-status does.",
+                "How well, this does not tell: chronyc tracking or timedatectl timesync-status does.",
                 [item],
                 values=values,
             )
@@ -59,8 +57,8 @@ def _timedatectl(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.EXPLAINED,
                 0.8,
-                "chronyd follows a source; timedatectl says 'no' because the kernel's flag is not set, which chronyd "
-                "does only with rtcsync.",
+                "chronyd follows a source; timedatectl says 'no' because the kernel's flag is not set, which "
+                "chronyd does only with rtcsync.",
                 [item],
                 values=values | {"missing": "rtcsync"},
                 next=("add rtcsync to chrony.conf; judge by chronyc tracking",),
@@ -70,8 +68,7 @@ def _timedatectl(evidence: Evidence) -> Iterator[Draft]:
                 Severity.FAULT,
                 0.65,
                 "the kernel's clock is not synchronised: no daemon has corrected it yet, or not for hours (maxerror "
-                "reaches 16 s after about "
-                f"nine). NTP service: {said.ntp_service or '?'}."
+                f"reaches 16 s after about nine). NTP service: {said.ntp_service or '?'}."
                 + (
                     " No service is active."
                     if idle
@@ -132,9 +129,8 @@ def _timesync(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.HEALTHY if size < 100_000_000 else Severity.DEGRADED,
                 0.65,
-                f"systemd-timesyncd follows {said.server}, offset {said.offset_ns / 1e6:+.3f} ms at its last poll. It "
-                "is a single-server client "
-                "and steps above 0.4 s: enough for logs, not for a cluster's clock.",
+                f"systemd-timesyncd follows {said.server}, offset {said.offset_ns / 1e6:+.3f} ms at its last poll. "
+                "It is a single-server client and steps above 0.4 s: enough for logs, not for a cluster's clock.",
                 [item],
                 values=values,
             )
@@ -173,8 +169,7 @@ def _no_server(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.7,
             f"'{hits[0].value.line.body[:80]}': the daemon has nobody to follow at that point (no answer, "
-            "unsynchronised servers, or sources "
-            "that were rejected).",
+            "unsynchronised servers, or sources that were rejected).",
             hits[:3],
             next=("chronyc -n sources -v and chronyc selectdata; ntpq -pn", "tcpdump -n udp port 123"),
             confirm="a later 'Selected source' or '*'",
@@ -195,9 +190,8 @@ def _not_running(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.65,
-            "chronyc cannot talk to chronyd: it does not run, most likely (or its command port is closed, cmdport 0, "
-            "and the socket not "
-            "accessible to this user). Without it the clock runs free.",
+            "chronyc cannot talk to chronyd: it does not run, most likely (or its command port is closed, cmdport "
+            "0, and the socket not accessible to this user). Without it the clock runs free.",
             refused[:2],
             values={"daemon_running": False if failed or clock else None},
             next=("systemctl status chrony chronyd; journalctl -u chrony -u chronyd | tail -50; chronyd -p",),
@@ -261,9 +255,8 @@ def _kernel(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.FAULT,
                 0.75,
-                "the kernel's clock is unsynchronised: STA_UNSYNC is set and maxerror has reached its end of 16 s. No "
-                "daemon has corrected it "
-                "since boot, or for about nine hours.",
+                "the kernel's clock is unsynchronised: STA_UNSYNC is set and maxerror has reached its end of 16 s. "
+                "No daemon has corrected it since boot, or for about nine hours.",
                 [item],
                 values=values,
                 next=("which daemon should: systemctl list-units | grep -E 'chron|ntp|phc2sys|timesync'",),
@@ -274,8 +267,7 @@ def _kernel(evidence: Evidence) -> Iterator[Draft]:
                 Severity.UNKNOWN,
                 0.6,
                 "the kernel's flag STA_UNSYNC is set, but maxerror is below 16 s: somebody does correct the clock. "
-                "chronyd without rtcsync "
-                "looks like this.",
+                "chronyd without rtcsync looks like this.",
                 [item],
                 values=values,
                 next=("chronyc tracking decides",),
@@ -301,9 +293,8 @@ def _rtcsync(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.8,
-            "the kernel's clock is unsynchronised and its maxerror has reached the end of 16 s: nobody has corrected "
-            "it since boot, or "
-            "for about nine hours. A missing rtcsync alone would leave maxerror small.",
+            "the kernel's clock is unsynchronised and its maxerror has reached the end of 16 s: nobody has "
+            "corrected it since boot, or for about nine hours. A missing rtcsync alone would leave maxerror small.",
             [*zero[:1], *worst[:1]],
             values={"node_timex_sync_status": 0, "maxerror_s": worst[0].value.value},
             next=("systemctl list-units | grep -E 'chron|ntp|timesync|phc2sys'; chronyc tracking",),
@@ -319,9 +310,8 @@ def _rtcsync(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.EXPLAINED,
             0.85 if missing else 0.75,
-            "the metric is 0 because chronyd clears the kernel's unsynchronised flag only with the directive rtcsync, "
-            "which is missing. "
-            "That says nothing about the clock: judge it by chronyc tracking.",
+            "the metric is 0 because chronyd clears the kernel's unsynchronised flag only with the directive "
+            "rtcsync, which is missing. That says nothing about the clock: judge it by chronyc tracking.",
             [*zero[:1], *alert[:1], *said[:1], *tracked[:1]],
             values={"missing": "rtcsync", "node_timex_sync_status": 0},
             next=("add rtcsync to chrony.conf and restart chronyd", "chronyc tracking"),

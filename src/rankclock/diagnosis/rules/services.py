@@ -51,9 +51,8 @@ def _etcd(evidence: Evidence) -> Iterator[Draft]:
             values |= {"slope_ppm": round(ramp.slope_ppm, 2), "slope_error_ppm": round(ramp.error_ppm, 2)}
             settled = abs(ramp.slope_ppm) < 200
             course = (
-                f", changing by {ramp.slope_ppm:+.2f} ± {ramp.error_ppm:.2f} ppm: neither stepping nor converging, at "
-                "least one of the two runs "
-                "free"
+                f", changing by {ramp.slope_ppm:+.2f} ± {ramp.error_ppm:.2f} ppm: neither stepping nor converging, "
+                "at least one of the two runs free"
                 if settled
                 else f", changing by {ramp.slope_ppm:+.0f} ppm: one of the two is being corrected, or runs away"
             )
@@ -61,8 +60,8 @@ def _etcd(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.9,
             f"etcd measures its clock {mean:.6f} s from that of peer {peer or '?'}{course}. etcd's own log order, "
-            "leases and TTLs suffer; "
-            "Raft does not read the clock. The number is unsigned: which of the two is wrong, it does not say.",
+            "leases and TTLs suffer; Raft does not read the clock. The number is unsigned: which of the two is "
+            "wrong, it does not say.",
             [one for one, _ in rows[:4]],
             values=values,
             next=("date -u; chronyc tracking on both members", "chronyd on all members of the cluster, same servers"),
@@ -95,8 +94,8 @@ def _stated_drift(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.85,
-            f"the database measured its clock more than {one.value.text('limit')} from at least half of its nodes and "
-            "stopped itself.",
+            f"the database measured its clock more than {one.value.text('limit')} from at least half of its nodes "
+            "and stopped itself.",
             [one],
             values={"limit": one.value.text("limit")},
             next=("chronyc tracking on all nodes",),
@@ -126,10 +125,9 @@ def _ceph(evidence: Evidence) -> Iterator[Draft]:
         Severity.FAULT if skew is None or skew > limit else Severity.RISK,
         0.85,
         f"Ceph's monitors find a clock {f'{skew:g} s' if skew is not None else 'more than its limit'} away from the "
-        f"leader's (limit {limit:g} s"
-        f"{f', measured over {latency * 1e3:.1f} ms' if latency else ''}). Beyond it leases expire early and monitors "
-        "call elections. "
-        "Right after a start it can be a clock that has not settled.",
+        f"leader's (limit {limit:g} s{f', measured over {latency * 1e3:.1f} ms' if latency else ''}). Beyond it "
+        "leases expire early and monitors call elections. Right after a start it can be a clock that has not "
+        "settled.",
         [*skews[:3], *named[:2], *leases[:2]],
         values=values,
         next=(
@@ -175,22 +173,12 @@ def _munge(evidence: Evidence) -> Iterator[Draft]:
             consistent = consistent.rstrip(".") + (
                 ": consistent." if agree else ": that does not fit, one of the two was mended meanwhile."
             )
-        quarter = abs(skew) > 1800 and abs(abs(skew) - round(abs(skew) / HOUR_S) * HOUR_S) < NEAR_HOUR_S
-        what = (
-            f"the credential was encoded at one host's time and decoded {skew} s later by the other's (limit {limit} "
-            "s): the decoding host's clock "
-            "is ahead of the encoding one's by about that, unless the message really was that long on its way."
-            if skew > 0
-            else f"the credential was decoded {-skew} s before it was encoded: the encoding host's clock is ahead by "
-            "that."
-        )
-        if quarter:
-            what += " Close to whole hours: check the time zone too (a clock set to local time)."
+        what = _munge_moments(skew, limit)
         confidence = 0.95 if dates is not None and abs(abs(skew) - dates[2]) <= 10 else 0.85
     else:
         what = (
-            f"munge found the credential older than its life of {limit} s: the decoding host's clock is ahead, or the "
-            "message was kept that long."
+            f"munge found the credential older than its life of {limit} s: the decoding host's clock is ahead, or "
+            "the message was kept that long."
             if expired
             else "munge found the credential to be from the future ('rewound'): the encoding host's clock is ahead of "
             "the decoding one's."
@@ -212,15 +200,27 @@ def _munge(evidence: Evidence) -> Iterator[Draft]:
     )
 
 
+def _munge_moments(skew: int, limit: int) -> str:
+    """What encoding and decoding `skew` seconds apart mean."""
+    quarter = abs(skew) > 1800 and abs(abs(skew) - round(abs(skew) / HOUR_S) * HOUR_S) < NEAR_HOUR_S
+    what = (
+        f"the credential was encoded at one host's time and decoded {skew} s later by the other's (limit {limit} s): "
+        "the decoding host's clock is ahead of the encoding one's by about that, unless the message really was that "
+        "long on its way."
+        if skew > 0
+        else f"the credential was decoded {-skew} s before it was encoded: the encoding host's clock is ahead by that."
+    )
+    return what + (" Close to whole hours: check the time zone too (a clock set to local time)." if quarter else "")
+
+
 def _munge_key(evidence: Evidence) -> Iterator[Draft]:
     invalid = evidence.events("munge-invalid")
     if invalid:
         yield draft(
             Severity.EXPLAINED,
             0.8,
-            "'Invalid credential' is munge's word for another key, not for a wrong clock (that would be 'Expired' or "
-            "'Rewound'): the keys "
-            "of the two hosts differ, or munged was not restarted after the key was copied.",
+            "'Invalid credential' is munge's word for another key, not for a wrong clock (that would be 'Expired' "
+            "or 'Rewound'): the keys of the two hosts differ, or munged was not restarted after the key was copied.",
             invalid[:2],
             next=("cksum /etc/munge/munge.key on both; systemctl restart munge; munge -n | ssh OTHER unmunge",),
             confirm="unmunge says Success",
@@ -246,9 +246,8 @@ def _dates(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.HEALTHY,
             0.4,
-            f"`date` on {len(hosts)} hosts agrees within {difference[2]} s; finer than the second and the way between "
-            "the commands this cannot "
-            "tell.",
+            f"`date` on {len(hosts)} hosts agrees within {difference[2]} s; finer than the second and the way "
+            "between the commands this cannot tell.",
             list(hosts.values())[:4],
             values=values,
         )
@@ -340,8 +339,8 @@ def _tls(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.UNKNOWN,
                 0.5,
-                f"the certificate ended at {one.value.text('limit')}, this clock says {one.value.text('now')}: it has "
-                "expired, or this clock is ahead.",
+                f"the certificate ended at {one.value.text('limit')}, this clock says {one.value.text('now')}: it "
+                "has expired, or this clock is ahead.",
                 [one],
                 values={"past_end_s": round((now.unix_ns - limit.unix_ns) / 1e9) if now and limit else None},
                 next=("date -u against an independent time; openssl s_client ... | openssl x509 -noout -dates",),
@@ -364,8 +363,8 @@ def _tls(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.UNKNOWN,
                 0.5,
-                "the certificate has expired or is not valid yet; the message does not say which. A clock that is far "
-                "off looks the same.",
+                "the certificate has expired or is not valid yet; the message does not say which. A clock that is "
+                "far off looks the same.",
                 [one],
                 next=("date -u; openssl s_client -connect HOST:PORT </dev/null | openssl x509 -noout -dates",),
             )
@@ -379,8 +378,7 @@ def _token(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.75,
             "a token was used before its issue time (iat or nbf): the verifier's clock is behind the issuer's. Many "
-            "libraries allow no leeway "
-            "at all, so milliseconds are enough.",
+            "libraries allow no leeway at all, so milliseconds are enough.",
             early[:2],
             values={"leeway_s": 0},
             next=(

@@ -54,18 +54,16 @@ def _epoch(evidence: Evidence) -> Iterator[Draft]:
         who = "the grandmaster" if series.program in ("ptp4l", "") else "the source clock"
         if signed and not ahead:
             cause = (
-                f"the offset of {series.name} is minus Unix time ({values['offset_as_date_utc']} UTC): the clock that "
-                "is steered "
-                f"stands near 1970-01-01, {who} is right. Set the steered clock once (phc_ctl /dev/ptpN set, date "
-                "-s), then "
-                "start again."
+                f"the offset of {series.name} is minus Unix time ({values['offset_as_date_utc']} UTC): the clock "
+                f"that is steered stands near 1970-01-01, {who} is right. Set the steered clock once (phc_ctl "
+                "/dev/ptpN set, date -s), then start again."
             )
         else:
             cause = (
                 f"the offset of {series.name} is Unix time itself ({values['offset_as_date_utc']} UTC, "
-                f"{values['offset_years']} years): {who} stands near 1970-01-01, the local clock is right. Mend {who} "
-                "(set its "
-                "clock, wait until it follows its own source); do not let this node step back to 1970."
+                f"{values['offset_years']} years): {who} stands near 1970-01-01, the local clock is right. Mend "
+                f"{who} (set its clock, wait until it follows its own source); do not let this node step back to "
+                "1970."
             )
         if pinned is not None:
             cause += f" The frequency is at its limit of {abs(pinned)} ppb because of that."
@@ -82,15 +80,19 @@ def _epoch(evidence: Evidence) -> Iterator[Draft]:
             confirm="the offset falls to microseconds once the source shows the present date",
             explains=("FREQ_PINNED", "FREQ_IMPLAUSIBLE", "OFFSET_RAMP", "OFFSET_LARGE", "SERVO_UNSTABLE"),
         )
+    yield from _nmea_epoch(evidence)
+
+
+def _nmea_epoch(evidence: Evidence) -> Iterator[Draft]:
     late = [one for one in evidence.events("ts2phc-nmea-delay") if epoch_date(int(one.value.number("delay_ns") or 0))]
     if late:
         date = epoch_date(int(late[0].value.number("delay_ns") or 0))
         yield draft(
             Severity.FAULT,
             0.9,
-            "the NMEA delay is Unix time itself: ts2phc took the time of the sentence as zero (1970). linuxptp up to "
-            "3.1.1 does "
-            "that for sentences without a valid time; the receiver had no time yet, or the sentence could not be read.",
+            "the NMEA delay is Unix time itself: ts2phc took the time of the sentence as zero (1970). linuxptp up "
+            "to 3.1.1 does that for sentences without a valid time; the receiver had no time yet, or the sentence "
+            "could not be read.",
             late[:2],
             values={
                 "nmea_delay_ns": int(late[0].value.number("delay_ns") or 0),
@@ -142,13 +144,11 @@ def _tai_found(offset_s: float, quotes: list[Quote] | tuple[Quote, ...], name: s
     return draft(
         Severity.FAULT,
         confidence,
-        f"the offset of {name} is {offset_s:+.6f} s, that is {times} * 37 s and {(offset_s - 37 * times) * 1e3:+.3f} "
-        "ms: TAI minus "
-        f"UTC{twice}, not drift. {ahead}. Somewhere a PTP or PHC time is copied without, or with the wrong, UTC "
-        "offset: "
-        "ptpTimescale set on a master that serves UTC, currentUtcOffsetValid 0, phc2sys with -O of the wrong value or "
-        "sign, "
-        "chrony's refclock PHC without 'offset -37' or 'tai'.",
+        f"the offset of {name} is {offset_s:+.6f} s, that is {times} * 37 s and "
+        f"{(offset_s - 37 * times) * 1e3:+.3f} ms: TAI minus UTC{twice}, not drift. {ahead}. Somewhere a PTP or PHC "
+        "time is copied without, or with the wrong, UTC offset: ptpTimescale set on a master that serves UTC, "
+        "currentUtcOffsetValid 0, phc2sys with -O of the wrong value or sign, chrony's refclock PHC without 'offset "
+        "-37' or 'tai'.",
         list(quotes),
         values={"offset_s": round(offset_s, 9), "tai_utc_s": 37, "tai_utc_times": times},
         next=(
@@ -183,10 +183,8 @@ def _unstable(evidence: Evidence) -> Iterator[Draft]:
                     Severity.FAULT,
                     0.75,
                     f"the offset of {series.name} {how} and grows {factor:.1f}-fold with each sample: the loop is "
-                    "unstable. Servo "
-                    "constants too large for the interval, two servos on one clock, or a correction that acts twice "
-                    "or with "
-                    "the wrong sign.",
+                    "unstable. Servo constants too large for the interval, two servos on one clock, or a correction "
+                    "that acts twice or with the wrong sign.",
                     series.quotes([s.line for s in window]),
                     values={
                         "growth_factor": round(factor, 2),
@@ -214,13 +212,10 @@ def _stepped(evidence: Evidence) -> Iterator[Draft]:
                 yield draft(
                     Severity.FAULT,
                     0.7,
-                    f"{series.name} was locked, then the offset changed by {step / 1e9:+.6f} s from one sample to the "
-                    "next and stayed: "
-                    "its source was stepped (somebody set the grandmaster's clock, or another grandmaster took over), "
-                    "or this "
-                    "clock was. A locked servo only slews: step_threshold is 0 by default, first_step_threshold acts "
-                    "at the "
-                    "start only.",
+                    f"{series.name} was locked, then the offset changed by {step / 1e9:+.6f} s from one sample to "
+                    "the next and stayed: its source was stepped (somebody set the grandmaster's clock, or another "
+                    "grandmaster took over), or this clock was. A locked servo only slews: step_threshold is 0 by "
+                    "default, first_step_threshold acts at the start only.",
                     series.quotes([before.line, first.line, after.line]),
                     values={
                         "step_s": round(step / 1e9, 9),
@@ -255,9 +250,8 @@ def _phc_set(evidence: Evidence) -> Iterator[Draft]:
         Severity.FAULT,
         0.85,
         f"the master's clock was set by hand to {int(set_s)} while this clock stands at {read_s:.0f}: a step of "
-        f"{step} s. A locked "
-        "ptp4l slews only, at its frequency limit: step_threshold is 0.0 by default (never step once locked), "
-        "first_step_threshold 0.00002 s acts at the start only. clockcheck reports the slewing.",
+        f"{step} s. A locked ptp4l slews only, at its frequency limit: step_threshold is 0.0 by default (never step "
+        "once locked), first_step_threshold 0.00002 s acts at the start only. clockcheck reports the slewing.",
         [*was_set[-1:], *read[-1:], *checks[:1]],
         values={"step_s": step, "step_threshold_default": 0.0, "first_step_threshold_default": 2e-05},
         next=(
@@ -299,11 +293,9 @@ def _clockcheck(evidence: Evidence) -> Iterator[Draft]:
     yield draft(
         Severity.UNKNOWN,
         0.5,
-        "the daemon saw its clock move against CLOCK_MONOTONIC. Back and forth within a second: timestamps of single "
-        "messages are "
-        "wrong. Always the same way: another program or person steps or steers this clock, or the servo slews at its "
-        "limit "
-        "towards a master that was stepped. These lines alone do not tell which.",
+        "the daemon saw its clock move against CLOCK_MONOTONIC. Back and forth within a second: timestamps of "
+        "single messages are wrong. Always the same way: another program or person steps or steers this clock, or "
+        "the servo slews at its limit towards a master that was stepped. These lines alone do not tell which.",
         jumps[:4],
         values={"clock_jumps": len(jumps), "back_and_forth": pairs},
         next=(
@@ -335,13 +327,12 @@ def _stepped_behind_the_back(evidence: Evidence) -> Iterator[Draft]:
         Severity.FAULT,
         0.75,
         f"the steered clock itself was stepped {len(alike)} times by {alike[0]:.3f} s, and not by this daemon: "
-        "another program sets "
-        "the same clock, to another time, as often as this one corrects it.",
+        "another program sets the same clock, to another time, as often as this one corrects it.",
         [*evidence.events("ptp-clockcheck", "chrony-jump")[:2], *[quote for _, quote in steps[:3]]],
         values={"step_s": round(steps[0][0], 6), "steps": len(alike)},
         next=(
-            "ps ax | grep -E 'chronyd|ntpd|timesyncd|phc2sys|ptp4l'; systemctl list-timers; cron jobs with ntpdate or "
-            "hwclock",
+            "ps ax | grep -E 'chronyd|ntpd|timesyncd|phc2sys|ptp4l'; systemctl list-timers; cron jobs with ntpdate "
+            "or hwclock",
             "stop all but one",
         ),
         confirm="no further jump for an hour",
@@ -362,9 +353,8 @@ def _healthy(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.HEALTHY,
                 0.7,
-                f"{series.name} is locked: the last offsets are within {max(sizes)} ns at a plausible frequency (its "
-                "own claim, one "
-                "hop; it says nothing of what its source is worth).",
+                f"{series.name} is locked: the last offsets are within {max(sizes)} ns at a plausible frequency "
+                "(its own claim, one hop; it says nothing of what its source is worth).",
                 series.quotes([s.line for s in last]),
                 values={
                     "max_abs_offset_ns": max(sizes),

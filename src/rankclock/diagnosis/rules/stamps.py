@@ -75,20 +75,17 @@ def _tx_missing(evidence: Evidence) -> Iterator[Draft]:
         values["message"] = failed[0].value.text("message")
     if timeout_ms is not None and timeout_ms >= LONG_ENOUGH_MS:
         what = (
-            f"the timeout is already {timeout_ms:g} ms, so a longer one is not the answer: the driver or PHY does not "
-            "stamp "
-            "this frame at all. Suspect hardware that stamps only PTPv2.0 frames while linuxptp 4 sends "
-            "minorVersionPTP=1: "
-            "set ptp_minor_version 0 (linuxptp 4.2 and later), or go back to 3.1.1; otherwise the driver or firmware"
+            f"the timeout is already {timeout_ms:g} ms, so a longer one is not the answer: the driver or PHY does "
+            "not stamp this frame at all. Suspect hardware that stamps only PTPv2.0 frames while linuxptp 4 sends "
+            "minorVersionPTP=1: set ptp_minor_version 0 (linuxptp 4.2 and later), or go back to 3.1.1; otherwise the "
+            "driver or firmware"
         )
     else:
         what = (
             "either the stamp comes later than the timeout (1 ms by default up to linuxptp 3, 10 ms from 4.0) or it "
-            "never "
-            f"comes. Try {LONG_ENOUGH_MS * 5 // 2} ms once: if that changes nothing, the driver or PHY does not stamp "
-            "this "
-            "frame, for example because it knows only PTPv2.0 frames while linuxptp 4 sends minorVersionPTP=1 "
-            "(ptp_minor_version 0)"
+            f"never comes. Try {LONG_ENOUGH_MS * 5 // 2} ms once: if that changes nothing, the driver or PHY does "
+            "not stamp this frame, for example because it knows only PTPv2.0 frames while linuxptp 4 sends "
+            "minorVersionPTP=1 (ptp_minor_version 0)"
         )
     yield draft(
         Severity.FAULT,
@@ -139,10 +136,9 @@ def _rx_missing(evidence: Evidence) -> Iterator[Draft]:
         Severity.FAULT,
         0.9 if not received else 0.75,
         f"ptp4l receives {values['message']} messages, so the network and the master are fine, but they arrive "
-        "without a "
-        "hardware receive timestamp: the interface, its driver or PHY does not stamp them (receive filter not set or "
-        "not "
-        "supported, stamping switched off by another program, or frames of a version that the PHY does not know).",
+        "without a hardware receive timestamp: the interface, its driver or PHY does not stamp them (receive filter "
+        "not set or not supported, stamping switched off by another program, or frames of a version that the PHY "
+        "does not know).",
         [*missing[:3], *heard[:2]],
         values=values,
         next=(
@@ -175,9 +171,8 @@ def _wrapped(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.8,
             f"a measured link delay is 2^{wide[0][1].power} ns within {abs(wide[0][1].residual_ns)} ns: the true "
-            "delay is that "
-            "rest, and a counter of the timestamps rolled over between the two readings (a driver fault, no long "
-            "cable).",
+            "delay is that rest, and a counter of the timestamps rolled over between the two readings (a driver "
+            "fault, no long cable).",
             [one for one, _ in wide[:4]],
             values={
                 "outlier_power_of_two": wide[0][1].power,
@@ -209,18 +204,16 @@ def _wrap_found(evidence: Evidence, series: Series, hits: list[tuple[PtpSample, 
     if ratio:
         values["samples_per_summary"] = round(min(ratio)) if len(ratio) == 1 else round(median(ratio) or 0)
         one_of = (
-            f" rms is max/sqrt({values['samples_per_summary']}): one bad sample among {values['samples_per_summary']} "
-            "of a "
-            "summary."
+            f" rms is max/sqrt({values['samples_per_summary']}): one bad sample among "
+            f"{values['samples_per_summary']} of a summary."
         )
     return draft(
         Severity.FAULT,
         0.95 if len(hits) > 1 else 0.85,
         f"offsets of {series.name} that are {power} ns = {values['outlier_s']} s within "
-        f"{max(abs(w.residual_ns) for w in wraps)} "
-        "ns: a timestamp whose upper bits were put together wrongly when a counter rolled over, in the driver or "
-        "hardware."
-        f"{one_of} Frequency and path delay stay as they were, so neither the network nor the master is the cause.",
+        f"{max(abs(w.residual_ns) for w in wraps)} ns: a timestamp whose upper bits were put together wrongly when "
+        f"a counter rolled over, in the driver or hardware.{one_of} Frequency and path delay stay as they were, so "
+        "neither the network nor the master is the cause.",
         [*series.quotes([sample.line for sample, _ in hits][:5]), *evidence.events("ptp-clockcheck")[:2]],
         values=values,
         next=(
@@ -241,12 +234,11 @@ def _no_stamping(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.FAULT,
             0.95,
-            f"{iface} does not offer the timestamps that ptp4l asked for"
-            f"{' (software ones, -S)' if software else ''}: the driver's get_ts_info does not list them. Hardware "
-            "mode needs "
-            "hardware-transmit, hardware-receive, hardware-raw-clock and a PTP hardware clock; -S needs "
-            "software-transmit, "
-            "software-receive and software-system-clock. Starting it again changes nothing.",
+            f"{iface} does not offer the timestamps that ptp4l asked "
+            f"for{' (software ones, -S)' if software else ''}: the driver's get_ts_info does not list them. "
+            "Hardware mode needs hardware-transmit, hardware-receive, hardware-raw-clock and a PTP hardware clock; "
+            "-S needs software-transmit, software-receive and software-system-clock. Starting it again changes "
+            "nothing.",
             [one, *evidence.commands("ptp4l")[:1]],
             values={"iface": iface, "software_asked": software},
             next=(
@@ -280,8 +272,7 @@ def _hwtstamp(evidence: Evidence) -> Iterator[Draft]:
             Severity.EXPLAINED,
             0.8,
             f"the driver granted the receive filter {values['rx_granted']} where {values['rx_requested']} was asked "
-            "for: that "
-            "includes what PTP needs, so 'driver changed our HWTSTAMP options' is no fault by itself.",
+            "for: that includes what PTP needs, so 'driver changed our HWTSTAMP options' is no fault by itself.",
             evidence_lines,
             values=values,
             next=("if the port does not reach SLAVE, look further: ptp4l -m -l 7; pmc -u -b 0 'GET PORT_DATA_SET'",),
@@ -292,8 +283,7 @@ def _hwtstamp(evidence: Evidence) -> Iterator[Draft]:
         Severity.FAULT,
         0.8,
         f"the driver granted {values['rx_granted']} (transmit {values.get('tx_type', '?')}) where "
-        f"{values['rx_requested']} was "
-        "asked for: frames that PTP needs stay without a timestamp.",
+        f"{values['rx_requested']} was asked for: frames that PTP needs stay without a timestamp.",
         evidence_lines,
         values=values,
         next=("ethtool -T IFACE; choose a transport (-2 or UDP) that the filter covers, or software stamps",),
@@ -323,8 +313,8 @@ def _capabilities(evidence: Evidence) -> Iterator[Draft]:
             yield draft(
                 Severity.HEALTHY,
                 0.6,
-                f"{stamping.iface or 'the interface'} stamps PTP in hardware, by PTP hardware clock {stamping.phc}"
-                f"{_transports(stamping)}.",
+                f"{stamping.iface or 'the interface'} stamps PTP in hardware, by PTP hardware clock "
+                f"{stamping.phc}{_transports(stamping)}.",
                 [item],
                 values=values,
             )
@@ -344,13 +334,12 @@ def _no_hardware(
     item: Item[Timestamping], evidence: Evidence, software: bool | None, values: dict[str, object]
 ) -> Draft:
     iface = item.value.iface or "the interface"
+    ability = "" if software is None else f" and {'can' if software else 'cannot'} do software PTP"
     virtual = "On EC2 the ENA driver gives a PHC only on supported instances and regions with phc_enable=1; "
     return draft(
         Severity.EXPLAINED,
         0.85,
-        f"{iface} has no PTP hardware clock{'' if software is None else ' and ' + ('can' if software else 'cannot')}"
-        f"{'' if software is None else ' do software PTP'}: a limit of the interface, not a fault of a clock. Do not "
-        "plan "
+        f"{iface} has no PTP hardware clock{ability}: a limit of the interface, not a fault of a clock. Do not plan "
         f"hardware PTP here. {virtual}otherwise the instance takes 169.254.169.123 by NTP.",
         [item],
         values=values,
@@ -378,8 +367,8 @@ def _filter_not_offered(evidence: Evidence) -> Iterator[Draft]:
         0.85,
         "the program asked to stamp every packet (HWTSTAMP_FILTER_ALL), the interface offers "
         f"{', '.join(offers[0].value.rx_filters or ()) or 'no filter'}: errno 34 (ERANGE) says 'this filter is not "
-        "offered', "
-        f"not that the card is broken. {'PTP in hardware works.' if ptp else 'PTP in hardware does not work either.'}",
+        "offered', not that the card is broken. "
+        f"{'PTP in hardware works.' if ptp else 'PTP in hardware does not work either.'}",
         [*refused[:1], *offers[:1]],
         values={"filter_all": False, "hw_ptp": bool(ptp), "errno": "ERANGE"},
         next=("use the program's PTP mode, or ptp4l; NTP in hardware (chrony hwtimestamp) needs the filter 'all'",),
@@ -395,8 +384,7 @@ def _hwtstamp_refused(evidence: Evidence) -> Iterator[Draft]:
                 Severity.FAULT,
                 0.85,
                 "switching timestamps on was refused for lack of rights (SIOCSHWTSTAMP needs CAP_NET_ADMIN in the "
-                "namespace of "
-                "the interface): an unprivileged user or container.",
+                "namespace of the interface): an unprivileged user or container.",
                 [one],
                 values={"errno": "EPERM", "cap": "CAP_NET_ADMIN"},
                 next=("run ptp4l on the host, or give the container CAP_NET_ADMIN and the host's network",),

@@ -38,17 +38,15 @@ def _checkpoint(evidence: Evidence) -> Iterator[Draft]:
             Severity.RISK,
             0.85,
             f"the Trainer deleted checkpoint {step}, the newest by number, right after saving it: it orders "
-            "checkpoints by the directories' "
-            "mtime, and that order is wrong. The clock of the file server (or of the node that saved) was behind the "
-            "one that stamped the "
-            "older checkpoints, or was set back, or the file system does not keep mtimes. Never order by mtime across "
-            "hosts.",
+            "checkpoints by the directories' mtime, and that order is wrong. The clock of the file server (or of "
+            "the node that saved) was behind the one that stamped the older checkpoints, or was set back, or the "
+            "file system does not keep mtimes. Never order by mtime across hosts.",
             [saved[max(before)], gone],
             values=values,
             next=(
                 "stat -c '%y %n' OUT/checkpoint-* : does the order of times differ from the order of steps?",
-                "save_total_limit off until the clocks agree; transformers later than #37260 falls back to numbers if "
-                "mtimes are equal",
+                "save_total_limit off until the clocks agree; transformers later than #37260 falls back to numbers "
+                "if mtimes are equal",
             ),
             confirm="times and steps of the kept checkpoints are in the same order",
         )
@@ -70,8 +68,8 @@ def _rendezvous(evidence: Evidence) -> Iterator[Draft]:
             Severity.FAULT,
             0.85,
             f"{dates[0]} is {dates[2]} s behind {dates[1]}: torchrun's c10d rendezvous takes a node for dead whose "
-            "heartbeat is older than 15 s by "
-            "the other's clock. The world splits: one part trains alone and exits with 0, the other dies.",
+            "heartbeat is older than 15 s by the other's clock. The world splits: one part trains alone and exits "
+            "with 0, the other dies.",
             [*removed[:2], *alone[:2], *date_readings(evidence)[:2]],
             values={"skew_s": dates[2], "limit_s": RENDEZVOUS_S, "behind": dates[0]},
             next=(
@@ -86,8 +84,7 @@ def _rendezvous(evidence: Evidence) -> Iterator[Draft]:
             Severity.UNKNOWN,
             0.6,
             f"a job for {max(asked)} nodes formed a world of one. Clocks 15 s apart do that (c10d heartbeats carry "
-            "the sender's time); so do an "
-            "endpoint that resolves to localhost and different run ids.",
+            "the sender's time); so do an endpoint that resolves to localhost and different run ids.",
             [*evidence.commands("torchrun")[:1], *alone[:2]],
             values={"nnodes": max(asked), "world_size": 1},
             next=("date -u on all nodes (or rankclock preflight); --rdzv-endpoint and --rdzv-id of all agents",),
@@ -123,8 +120,7 @@ def _not_clock(evidence: Evidence) -> Iterator[Draft]:
             Severity.EXPLAINED,
             0.75,
             "NCCL's watchdog measures its timeout with a monotonic clock on one host: wall clocks and their offsets "
-            "have no part in it. Some "
-            "rank did not arrive: look for the one that is behind in its sequence numbers.",
+            "have no part in it. Some rank did not arrive: look for the one that is behind in its sequence numbers.",
             timeouts[:2],
             values={"seq": timeouts[0].value.number("seq_n"), "timeout_ms": timeouts[0].value.number("limit_ms")},
             next=(
@@ -136,8 +132,8 @@ def _not_clock(evidence: Evidence) -> Iterator[Draft]:
         yield draft(
             Severity.EXPLAINED,
             0.65,
-            "the agent did not reach the rendezvous endpoint over TCP: a network or address fault, no clock is asked "
-            "before that.",
+            "the agent did not reach the rendezvous endpoint over TCP: a network or address fault, no clock is "
+            "asked before that.",
             connection[:2],
             next=("nc -vz HOST PORT from each node; the endpoint must be an address of the first node",),
         )
