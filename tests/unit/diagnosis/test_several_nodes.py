@@ -130,3 +130,19 @@ def test_a_damaged_record_is_not_recognised_and_says_nothing(tmp_path: Path) -> 
     path.write_text(path.read_text().replace('"lo_ns"', '"low"'), encoding="utf-8")
     code, answer = doctor(str(path))
     assert (code, answer["verdict"]) == (4, "cannot-tell")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--lab", "no-such-lab"), "no lab named 'no-such-lab' is up"),
+        (("--cluster", "missing.yaml"), "missing.yaml"),
+        (("--cluster", "a.yaml", "--lab", "b"), "give a cluster file or --lab, not both"),
+    ],
+)
+def test_nodes_that_cannot_be_asked_for_are_one_line(arguments: tuple[str, ...], why: str) -> None:
+    argv = [sys.executable, "-m", "rankclock", "doctor", *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert len(done.stderr.splitlines()) == 1
