@@ -9,6 +9,7 @@ comes last spends the shortest time inside; where the two disagree, that is said
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -16,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.special import bdtrc
 
 from rankclock.clockmath.arrival_skew import Arrival, StepSkew, judge_step
 from rankclock.errors import ExitCode
@@ -27,7 +27,7 @@ from rankclock.traces.matching import Matches, match
 from rankclock.traces.spans import NO_END, Ints
 from rankclock.traces.timemap import Alignment
 
-__all__ = ["GroupSkew", "StragglerReport", "find_stragglers"]
+__all__ = ["GroupSkew", "StragglerReport", "binomial_tail", "find_stragglers"]
 
 CHANCE = 1e-4
 """A balanced group gives one of its ranks as many steps as a named one has with at most this probability."""
@@ -458,7 +458,7 @@ class _Group:
     def _beyond_chance(self, often: int) -> bool:
         """Whether a balanced group hardly gives any of its ranks that many steps. Who surely won did win: no bias."""
         size = len(self.ranks)
-        return size * float(bdtrc(often - 1, len(self.may_ns), 1 / size)) < CHANCE
+        return size * binomial_tail(often, len(self.may_ns), 1 / size) < CHANCE
 
     def _shortest(self) -> int | None:
         """The rank that the others waited for if all left together, as their durations tell; None by chance."""
@@ -491,6 +491,17 @@ def _of_others(values: Ints) -> Ints:
     largest, second = np.partition(values, -2)[[-1, -2]] if len(values) > 1 else (values[0], values[0])
     found: Ints = np.where(np.arange(len(values)) == int(np.argmax(values)), second, largest)
     return found
+
+
+def binomial_tail(least: int, trials: int, chance: float) -> float:
+    """The probability of `least` successes or more in `trials`, each with `chance` in (0, 1)."""
+    yes, no = math.log(chance), math.log1p(-chance)
+    total = math.lgamma(trials + 1)
+    logs = (
+        total - math.lgamma(hits + 1) - math.lgamma(trials - hits + 1) + hits * yes + (trials - hits) * no
+        for hits in range(max(least, 0), trials + 1)
+    )
+    return min(math.fsum(math.exp(one) for one in logs), 1.0)
 
 
 def _median(values: list[int]) -> int:

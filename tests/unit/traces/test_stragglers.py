@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from rankclock.errors import ExitCode, HostError
 from rankclock.traces.digest import TraceDigest
 from rankclock.traces.read import by_rank, read_files
 from rankclock.traces.recover import recover
-from rankclock.traces.stragglers import StragglerReport, find_stragglers
+from rankclock.traces.stragglers import StragglerReport, binomial_tail, find_stragglers
 from rankclock.traces.stragglers_page import render_page, write_page
 from rankclock.traces.synthetic import START_TRUE_NS, Job, SyntheticJob, write_traces
 from rankclock.traces.timemap import Alignment, Piece, RankMap
@@ -214,3 +215,20 @@ def test_the_command_writes_the_page_beside_its_answer(tmp_path: Path) -> None:
     value = json.loads(done.stdout)
     assert done.returncode == (1 if any(group["named"] is not None for group in value["groups"]) else 4), done.stderr
     assert "Who everybody waits for" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("least", "trials", "chance", "expected"),
+    [(0, 5, 0.3, 1.0), (5, 5, 0.5, 1 / 32), (6, 5, 0.5, 0.0), (2, 3, 0.5, 0.5), (18, 20, 0.25, 1.61071512e-09)],
+)
+def test_the_tail_of_a_binomial_is_exact(least: int, trials: int, chance: float, expected: float) -> None:
+    assert binomial_tail(least, trials, chance) == pytest.approx(expected, rel=1e-6, abs=1e-15)
+
+
+def test_the_tail_agrees_with_counting_outcomes() -> None:
+    for trials in (1, 7, 40):
+        for least in range(trials + 1):
+            counted = (
+                sum(math.comb(trials, hits) * 3 ** (trials - hits) for hits in range(least, trials + 1)) / 4**trials
+            )
+            assert binomial_tail(least, trials, 0.25) == pytest.approx(counted, rel=1e-9)
