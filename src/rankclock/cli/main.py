@@ -29,6 +29,7 @@ VERBS: tuple[str, ...] = (
     "assess",
     "plan",
     "render",
+    "lint",
     "status",
     "check",
     "watch",

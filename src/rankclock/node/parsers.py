@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rankclock.errors import HostError
 
-__all__ = ["ParserVerdict", "check_command", "check_file", "find_program"]
+__all__ = ["ParserVerdict", "check_command", "check_file", "find_program", "installed_release"]
 
 TIMEOUT_S = 10.0
 
@@ -45,15 +45,24 @@ def find_program(name: str) -> Path:
     return Path(found)
 
 
-def check_file(path: Path, find: Finder = find_program) -> ParserVerdict:
-    """Ask the daemon that reads a file of that name. Never raises for what the daemon says."""
-    if path.name == "chrony.conf":
+def check_file(path: Path, find: Finder = find_program, *, dialect: str | None = None) -> ParserVerdict:
+    """Ask the daemon that reads a file of that name, or of that dialect. Never raises for what the daemon says."""
+    if dialect == "chrony" or path.name == "chrony.conf":
         return _chrony(path, find)
-    if path.name == "ptp4l.conf":
+    if dialect == "ptp4l" or path.name == "ptp4l.conf":
         return _ptp4l(path, find)
     if path.suffix == ".service":
         return _systemd(path, find)
     return ParserVerdict(what=str(path), program="", accepted=None, said="no parser for files of this name")
+
+
+def installed_release(name: str, find: Finder = find_program) -> str | None:
+    """What `chronyd -v` or `ptp4l -v` calls itself; None where it is not installed or does not say."""
+    done = _run(name, name, ["-v"], find)
+    if isinstance(done, ParserVerdict):
+        return None
+    found = re.search(r"\d+\.\d+(?:\.\d+)?", done.stdout + done.stderr)
+    return None if found is None else found[0]
 
 
 def check_command(argv: Sequence[str], find: Finder = find_program) -> ParserVerdict:

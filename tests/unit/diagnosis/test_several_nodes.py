@@ -146,3 +146,13 @@ def test_nodes_that_cannot_be_asked_for_are_one_line(arguments: tuple[str, ...],
     assert done.returncode == 2
     assert why in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_files_of_several_nodes_say_nothing_of_each_others_roles(tmp_path: Path) -> None:
+    client, boundary = tmp_path / "gpu1.conf", tmp_path / "leaf1.conf"
+    client.write_text("[global]\nslaveOnly 1\n[eth0]\n", encoding="utf-8")
+    boundary.write_text("[global]\n[eth0]\n[eth1]\nmasterOnly 1\n", encoding="utf-8")
+    assert finding(doctor(str(client), str(boundary))[1], "PTP4L_CONF") is None
+    both = tmp_path / "both.conf"
+    both.write_text("[global]\nslaveOnly 1\n[eth1]\nmasterOnly 1\n", encoding="utf-8")
+    assert finding(doctor(str(both))[1], "PTP4L_CONF") is not None

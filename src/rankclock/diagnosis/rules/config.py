@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rankclock.diagnosis.evidence import Evidence, Item
 from rankclock.diagnosis.finding import Draft, Rule, Severity, draft
 from rankclock.wire.text.chronyc import Tracking
-from rankclock.wire.text.config_text import Directive
+from rankclock.wire.text.config_text import Command, Directive
 
 __all__ = ["RULES", "smears"]
 
@@ -200,8 +200,22 @@ def _unlimited_steps(evidence: Evidence) -> Iterator[Draft]:
 
 
 def _ptp_conf(evidence: Evidence) -> Iterator[Draft]:
+    """Each source for itself: files of several nodes say nothing of each other's roles."""
+    with_settings = [source for source in evidence.sources if _settings(evidence, source)]
+    for source in with_settings:
+        commands = evidence.commands("ptp4l")
+        if len(with_settings) > 1:
+            commands = [command for command in commands if command.source == source]
+        yield from _one_ptp_conf(evidence, source, [command for command in commands if command.value.has("s")])
+
+
+def _settings(evidence: Evidence, source: str, *names: str) -> list[Item[Directive]]:
+    return [item for item in evidence.directives("ptp", *names) if item.source == source]
+
+
+def _one_ptp_conf(evidence: Evidence, source: str, cli: list[Item[Command]]) -> Iterator[Draft]:
     def value(name: str) -> tuple[str, Item[Directive] | None]:
-        found = evidence.directives("ptp", name)
+        found = _settings(evidence, source, name)
         return (found[-1].value.arguments[0], found[-1]) if found else ("", None)
 
     software, software_line = value("time_stamping")
@@ -220,8 +234,7 @@ def _ptp_conf(evidence: Evidence) -> Iterator[Draft]:
     slave, slave_line = value("slaveOnly")
     if slave != "1":
         slave, slave_line = value("clientOnly")
-    masters = [d for d in evidence.directives("ptp", "masterOnly", "serverOnly") if d.value.arguments[0] == "1"]
-    cli = [c for c in evidence.commands("ptp4l") if c.value.has("s")]
+    masters = [d for d in _settings(evidence, source, "masterOnly", "serverOnly") if d.value.arguments[0] == "1"]
     if masters and (slave == "1" or cli):
         yield draft(
             Severity.FAULT,
