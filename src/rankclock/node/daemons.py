@@ -198,7 +198,8 @@ def _phc2sys_steers(process: Process) -> tuple[bool, str]:
 
 def _follows_now(process: Process) -> bool:
     try:
-        reading = read_ptp4l(domain=phc2sys_options(process.argv).domain)
+        options = phc2sys_options(process.argv)
+        reading = read_ptp4l(options.sockets, domain=options.domain)
     except PeerError:
         return False
     return bool(reading.in_state(PortState.SLAVE, PortState.UNCALIBRATED))

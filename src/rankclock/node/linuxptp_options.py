@@ -52,7 +52,7 @@ class Ptp4lOptions:
 class Phc2sysOptions:
     """automatic: -a, the PHC of ptp4l's client port is the source. source, sink: -s, -c. realtime_sink: it steers
     CLOCK_REALTIME (with `realtime_may_lead`, -rr: only while a port is a client). domain: -n. offset_s: -O, None where
-    it follows ptp4l or nothing was said.
+    it follows ptp4l or nothing was said. sockets: -z, where ptp4l is asked; empty for linuxptp's own places.
     """
 
     automatic: bool
@@ -62,6 +62,7 @@ class Phc2sysOptions:
     realtime_may_lead: bool
     domain: int
     offset_s: int | None
+    sockets: tuple[str, ...] = ()
 
 
 def _parse(argv: Sequence[str], valued: str) -> tuple[dict[str, str], dict[str, int]]:
@@ -155,4 +156,5 @@ def phc2sys_options(argv: Sequence[str]) -> Phc2sysOptions:
         realtime_may_lead=automatic and flags.get("r", 0) > 1,
         domain=_number(values.get("n", "0"), 0),
         offset_s=_number(values["O"], 0) if "O" in values else None,
+        sockets=(values["z"],) if values.get("z") else (),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rankclock.errors import PeerError
@@ -30,7 +30,7 @@ from rankclock.node.ptp4l import Ptp4lReading, read_ptp4l
 from rankclock.timebase import NS_PER_MS, NS_PER_S, ClockState, Offset, SyncState, format_offset_ns
 from rankclock.wire.ptp_data_sets import PortState
 
-__all__ = ["read_clock_state"]
+__all__ = ["ptp4l_behind", "read_clock_state"]
 
 PHC2SYS_SETTLED_NS = NS_PER_MS
 """phc2sys has no state to ask for; farther than this from the PHC it has not done its work."""
@@ -148,19 +148,21 @@ def _claim_of_ptp4l(_table: ProcessTable, process: Process, timeout_s: float) ->
 def _claim_of_phc2sys(table: ProcessTable, process: Process, timeout_s: float) -> Claim:
     """CLOCK_REALTIME against the PHC, by the ioctl, plus the PHC against its grandmaster, by ptp4l."""
     options = phc2sys_options(process.argv)
-    reading, silence = None, "no ptp4l runs here: what its source follows cannot be told"
+    readings: list[Ptp4lReading] = []
+    silence = "no ptp4l runs here: what its source follows cannot be told"
     stopped = [p for p in table.running("ptp4l") if p.stopped]
     for candidate in table.running("ptp4l"):
         if candidate.stopped:
             silence = f"ptp4l (pid {candidate.pid}) is stopped by a signal: the PHC runs on by itself"
             continue
         try:
-            found = _read(candidate, timeout_s)
+            readings.append(_read(candidate, timeout_s))
         except PeerError as error:
             silence = str(error)
-            continue
-        if reading is None or found.domain == options.domain:
-            reading = found
+    reading = ptp4l_behind(options, readings, _phc_of)
+    if reading is None and readings:
+        why = f"{len(readings)} ptp4l run here; which of them steers the PHC that phc2sys follows cannot be told"
+        return Claim.without_offset(SyncState.UNKNOWN, why, method=PTP_METHOD)
     if reading is None:
         state = SyncState.FREE_RUNNING if stopped or "no ptp4l runs" in silence else SyncState.UNKNOWN
         return Claim.without_offset(state, silence, method=PTP_METHOD)
@@ -172,6 +174,31 @@ def _claim_of_phc2sys(table: ProcessTable, process: Process, timeout_s: float) -
         claim = judge_ptp(reading, clock_now_ns=None, software=False)
         return claim.because(f"the PHC that phc2sys follows could not be read: {why}")
     return _through_phc(options, reading, phc, device)
+
+
+def ptp4l_behind(
+    options: Phc2sysOptions, readings: Sequence[Ptp4lReading], phc_of: Callable[[str], int | None]
+) -> Ptp4lReading | None:
+    """The ptp4l that steers what phc2sys follows: the only one, or the only one that has that PHC, or that domain.
+
+    None where several might. phc_of: the PHC index of an interface, None where it has none.
+    """
+    if len(readings) <= 1:
+        return readings[0] if readings else None
+    if options.source:
+        wanted = options.source.removeprefix("/dev/ptp")
+        index = int(wanted) if wanted.isdecimal() else phc_of(options.source)
+        having = [one for one in readings if index in {phc_of(item.interface) for item in one.properties}]
+        return having[0] if index is not None and len(having) == 1 else None
+    same = [one for one in readings if one.domain == options.domain]
+    return same[0] if len(same) == 1 else None
+
+
+def _phc_of(interface: str) -> int | None:
+    try:
+        return phc_index_of(interface)
+    except OSError:
+        return None
 
 
 def _source_device(options: Phc2sysOptions, reading: Ptp4lReading) -> str:
