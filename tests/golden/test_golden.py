@@ -80,17 +80,24 @@ def test_every_node_of_a_case_has_one_owner_of_its_clock_and_one_of_its_phc(case
     for name, node in nodes.items():
         role = plan.roles[name]
         daemons = {service.name for service in node.services}
+        phc2sys = arguments(node, "phc2sys")
+        hands_over = "ntpshm" in phc2sys  # to chronyd, and steers nothing itself
+        from_system_clock = phc2sys[phc2sys.index("-s") + 1] == "CLOCK_REALTIME" if "-s" in phc2sys else False
         steers_realtime = {
             daemon
             for daemon in daemons
-            if daemon == "chronyd"
-            or (daemon == "phc2sys" and "CLOCK_REALTIME" not in arguments(node, "phc2sys"))
+            if daemon in ("chronyd", "ntpd")
+            or (daemon == "phc2sys" and not from_system_clock and not hands_over)
             or (daemon == "ptp4l" and role.stamps is Scheme.PTP_SOFTWARE and "free_running 1" not in ptp4l(node))
         }
         assert steers_realtime == {role.owner.value}, name
         if role.stamps is Scheme.PTP_HARDWARE:
-            fed_by_phc2sys = "CLOCK_REALTIME" in arguments(node, "phc2sys")
-            assert fed_by_phc2sys == ("free_running 1" in ptp4l(node)), f"{name}: two steer its PHC, or nobody does"
+            steer_the_phc = [
+                "free_running 1" not in ptp4l(node),
+                from_system_clock,
+                "ts2phc" in daemons,
+            ]
+            assert sum(steer_the_phc) == 1, f"{name}: two steer its PHC, or nobody does"
         assert ("chrony.service" in node.masks) == (role.owner is not Owner.CHRONYD), name
 
 
@@ -117,13 +124,20 @@ def test_the_known_traps_of_ptp4l_and_phc2sys_are_kept_out(case: Path) -> None:
         if role.stamps is Scheme.PTP_SOFTWARE:
             assert "phc2sys" not in {service.name for service in node.services}, name
             assert not any(line.startswith(("ptpTimescale", "utc_offset")) for line in lines), name
+        elif role.role is Role.TRANSPARENT_CLOCK:
+            assert "clock_type E2E_TC" in lines, name
+            assert "phc2sys" not in {service.name for service in node.services}, name
         else:
             words = arguments(node, "phc2sys")
             assert words[words.index("-n") + 1] == str(cluster.ptp.domain), name
             assert f"domainNumber {cluster.ptp.domain}" in lines, name
             assert ("-a" in words) != ("-s" in words), name
             if "-s" in words:
-                assert words[words.index("-O") + 1] == "37", f"{name}: the PHC keeps TAI, sink minus source is 37"
+                into_phc = words[words.index("-s") + 1] == "CLOCK_REALTIME"
+                offset = words[words.index("-O") + 1]
+                assert offset == ("37" if into_phc else "-37"), (
+                    f"{name}: the PHC keeps TAI, the offset is sink - source"
+                )
                 assert "-w" not in words, f"{name}: -w waits for ever beside a backup's UNCALIBRATED port"
         assert not any(line.startswith("udp_ttl") for line in lines), f"{name}: multicast stays in one segment"
 

@@ -391,12 +391,6 @@ def test_smeared_and_unsmeared_sources_are_never_mixed() -> None:
     assert not plan.usable
 
 
-@pytest.mark.parametrize("kind", ["gps", "cloud-phc"])
-def test_a_kind_of_source_that_is_not_configured_is_refused(kind: str) -> None:
-    plan = make_plan(cluster(FLAT, ("address: 10.0.0.1}", f"address: 10.0.0.1, kind: {kind}}}")))
-    assert f"kind {kind} is not configured by this version" in refusals(plan)
-
-
 def test_a_nic_that_the_facts_do_not_show_is_refused_with_those_that_they_show() -> None:
     flat = cluster(FLAT)
     seen = facts(flat, HARDWARE)

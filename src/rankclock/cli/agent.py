@@ -119,3 +119,56 @@ def files(
     else:
         out().print(f"{len(written)} files in {output}", markup=False)
     return ExitCode.OK
+
+
+@app.command("clock-class")
+def clock_class(
+    *,
+    domain: Annotated[int, typer.Option("--domain", min=0, max=255, help="ptp4l's domainNumber.")] = 0,
+    socket: Annotated[str | None, typer.Option("--socket", help="ptp4l's read-write socket.")] = None,
+    refid: Annotated[
+        list[str] | None, typer.Option("--refid", help="chronyd's pulse of a receiver; PPS0 where not given.")
+    ] = None,
+    holdover: Annotated[
+        str, typer.Option("--holdover", help="Class 7 after the pulse is gone, while chronyd's bound is below this.")
+    ] = "100us",
+    once: Annotated[bool, typer.Option("--once", help="Look, tell ptp4l, print, end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
+) -> int:
+    """Keep what this grandmaster announces true: class 6 while its receiver's pulse is followed, else worse at once.
+
+    Runs until ended, and takes the claim back then. With --once exit 4 where ptp4l could not be told.
+
+    \b
+    Example:
+      rankclock agent clock-class --domain 0 --refid PPS0
+    """
+    from rankclock.agent.class_keeper import ClassKeeper, ClassSettings
+    from rankclock.agent.clock_class import keep_clock_class, look_once
+    from rankclock.cluster.duration import parse_duration_ns
+    from rankclock.errors import DecodeError
+    from rankclock.node.grandmaster import Grandmaster, read_write_socket
+
+    try:
+        bound_ns = parse_duration_ns(holdover)
+    except DecodeError as error:
+        raise UserError(f"--holdover: {error}") from None
+    settings = ClassSettings(refids=tuple(refid or ("PPS0",)), holdover_bound_ns=bound_ns)
+    grandmaster = Grandmaster(socket or read_write_socket(), domain=domain)
+    if not once:
+        keep_clock_class(grandmaster, settings, lambda line: err().print(line, markup=False))
+        return ExitCode.OK
+    line, verdict = look_once(ClassKeeper(settings), grandmaster)
+    if as_json:
+        print_json(
+            {
+                "schema": "rankclock-clock-class/1",
+                "announced": verdict is not None,
+                "clock_class": verdict.clock_class if verdict else None,
+                "clock_accuracy": verdict.settings.quality.accuracy if verdict else None,
+                "why": verdict.why if verdict else line,
+            }
+        )
+    else:
+        out().print(line, markup=False)
+    return ExitCode.OK if verdict is not None else ExitCode.CANNOT_TELL

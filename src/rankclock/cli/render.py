@@ -104,7 +104,7 @@ def _shown(verdict: ParserVerdict, folder: str) -> ParserVerdict:
 
 def _unasked(verdicts: list[ParserVerdict]) -> ExitCode:
     """3 where a daemon that will read the files could not be asked. systemd-analyze is asked where it is there."""
-    missing = [item for item in verdicts if item.accepted is None and item.program != "systemd-analyze"]
+    missing = [item for item in verdicts if item.accepted is None and item.program not in ("", "systemd-analyze")]
     return ExitCode.HOST_LACKS if missing else ExitCode.OK
 
 

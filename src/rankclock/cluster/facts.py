@@ -109,6 +109,11 @@ class Facts:
         value = self.get(f"phc.{index}").value
         return PhcFacts(**_typed(value, PhcFacts)) if isinstance(value, Mapping) else None
 
+    def has_phc_of(self, kind: str) -> bool:
+        """Whether a PHC of that kind (`ena`, `ptp_kvm`, `hyperv`, ...) was seen, and was not seen to stand still."""
+        seen = (self.phc(int(key[4:])) for key in self.facts if key.startswith("phc.") and key[4:].isdigit())
+        return any(phc is not None and phc.kind == kind and phc.advances is not False for phc in seen)
+
     def nic_names(self) -> tuple[str, ...]:
         """The interfaces that were seen."""
         return tuple(key[4:] for key, fact in self.facts.items() if key.startswith("nic.") and fact.known)

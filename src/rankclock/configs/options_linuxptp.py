@@ -247,6 +247,7 @@ PHC2SYS = Table(
         _real("-F", "0.00002", 0.0, None),
         _real("-P", "0.7", 0.0, None),
         _real("-I", "0.3", 0.0, None),
+        _int("-M", "0", INT_MIN, INT_MAX),
         _word("-E", "pi", SERVOS, until="4.0"),
         _word("-E", "pi", SERVOS_4, since="4.0"),
     ),

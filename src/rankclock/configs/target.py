@@ -13,9 +13,9 @@ from rankclock.errors import UserError
 
 __all__ = ["DEBIAN_12", "Target", "target_of"]
 
-DEBIAN_12 = {"chronyd": "4.3", "ptp4l": "3.1.1"}
+DEBIAN_12 = {"chronyd": "4.3", "ptp4l": "3.1.1", "gpsd": "3.22"}
 
-_OLDEST = {"chronyd": "4.0", "ptp4l": "3.1"}
+_OLDEST = {"chronyd": "4.0", "ptp4l": "3.1", "gpsd": "3.17"}
 """Before these the option tables were not looked at."""
 
 
@@ -25,6 +25,7 @@ class Target:
 
     chrony: str
     linuxptp: str
+    gpsd: str = DEBIAN_12["gpsd"]
     assumed: tuple[str, ...] = ()
 
     @property
@@ -37,11 +38,21 @@ class Target:
         """For comparing."""
         return parse_version(self.linuxptp)
 
+    @property
+    def gpsd_version(self) -> Version:
+        """For comparing."""
+        return parse_version(self.gpsd)
 
-def target_of(node: str, facts: Facts | None) -> Target:
-    """The versions to write for. Raises UserError for daemons older than any that is known here."""
+
+def target_of(node: str, facts: Facts | None, *, receiver: bool = False) -> Target:
+    """The versions to write for; gpsd's counts where the node has a receiver.
+
+    Raises UserError for daemons older than any that is known here.
+    """
     found, assumed = {}, []
     for daemon, default in DEBIAN_12.items():
+        if daemon == "gpsd" and not receiver:
+            continue
         seen = facts.daemon_version(daemon) if facts else None
         try:
             version = parse_version(seen) if seen else None
@@ -54,4 +65,9 @@ def target_of(node: str, facts: Facts | None) -> Target:
                 f"{node}: {daemon} {seen} is older than {_OLDEST[daemon]}: update it, no file is written for it"
             )
         found[daemon] = seen if seen and version else default
-    return Target(chrony=found["chronyd"], linuxptp=found["ptp4l"], assumed=tuple(assumed))
+    return Target(
+        chrony=found["chronyd"],
+        linuxptp=found["ptp4l"],
+        gpsd=found.get("gpsd", DEBIAN_12["gpsd"]),
+        assumed=tuple(assumed),
+    )

@@ -12,12 +12,20 @@ from rankclock.timebase import TAI_MINUS_UTC_2017_S
 
 __all__ = [
     "CHRONY_DROP_IN",
+    "GPSD_DROP_IN",
+    "GPSD_UNIT",
+    "NTPSEC_DROP_IN",
+    "NTPSEC_UNIT",
     "PHC2SYS_UNIT",
     "PTP4L_UNIT",
-    "chrony_drop_in",
+    "TS2PHC_UNIT",
+    "clock_class_unit",
+    "gpsd_drop_in",
     "masked_services",
+    "ntp_drop_in",
     "phc2sys_unit",
     "ptp4l_unit",
+    "ts2phc_unit",
 ]
 
 UNITS = "/etc/systemd/system"
@@ -26,7 +34,13 @@ PTP4L_UNIT = "rankclock-ptp4l.service"
 PHC2SYS_UNIT = "rankclock-phc2sys.service"
 CHRONY_DROP_IN = f"{UNITS}/{CHRONY_UNIT}.d/rankclock.conf"
 
-_OTHER_OWNERS = ("systemd-timesyncd.service", "ntp.service", "ntpsec.service", "openntpd.service", "timemaster.service")
+NTPSEC_UNIT = "ntpsec.service"
+TS2PHC_UNIT = "rankclock-ts2phc.service"
+GPSD_UNIT = "gpsd.service"
+NTPSEC_DROP_IN = f"{UNITS}/{NTPSEC_UNIT}.d/rankclock.conf"
+GPSD_DROP_IN = f"{UNITS}/{GPSD_UNIT}.d/rankclock.conf"
+
+_OTHER_OWNERS = ("systemd-timesyncd.service", "ntp.service", NTPSEC_UNIT, "openntpd.service", "timemaster.service")
 _MASTERS = (Role.GRANDMASTER, Role.BACKUP_GRANDMASTER)
 
 
@@ -34,7 +48,12 @@ def masked_services(role: NodeRole) -> tuple[str, ...]:
     """Services that a deployment masks on the node: they would steer the same clock, or take the same ports."""
     packaged = [f"{daemon}@{_instance(port.nic)}.service" for port in role.ports for daemon in ("ptp4l", "phc2sys")]
     chrony = () if role.owner is Owner.CHRONYD else (CHRONY_UNIT,)
-    return (*_OTHER_OWNERS, *chrony, *packaged)
+    return (*_others_than(role), *chrony, *packaged)
+
+
+def _others_than(role: NodeRole) -> tuple[str, ...]:
+    own = NTPSEC_UNIT if role.owner is Owner.NTPD else None
+    return tuple(unit for unit in _OTHER_OWNERS if unit != own)
 
 
 def _instance(nic: str) -> str:
@@ -42,16 +61,56 @@ def _instance(nic: str) -> str:
     return nic.replace("-", "\\x2d")
 
 
-def chrony_drop_in(role: NodeRole) -> tuple[ConfigLine, ...]:
-    """Beside the distribution's chrony.service: nothing else steers the clock while it runs, and it comes back."""
-    others = " ".join(masked_services(role)[: len(_OTHER_OWNERS)])
+def ntp_drop_in(role: NodeRole) -> tuple[ConfigLine, ...]:
+    """Beside the distribution's unit of chronyd or ntpd: nothing else steers the clock while it runs; it comes back."""
+    others = " ".join((*_others_than(role), *((CHRONY_UNIT,) if role.owner is Owner.NTPD else ())))
     return (
         ConfigLine(text="[Unit]"),
-        ConfigLine(text=f"Conflicts={others}", why="one owner of CLOCK_REALTIME: these stop when chronyd starts"),
+        ConfigLine(text=f"Conflicts={others}", why="one owner of CLOCK_REALTIME: these stop when this one starts"),
         ConfigLine(text=""),
         ConfigLine(text="[Service]"),
         ConfigLine(text="Restart=on-failure", why="a clock without its daemon drifts unseen"),
         ConfigLine(text="RestartSec=2", why="no busy loop while something lasting is wrong"),
+    )
+
+
+def gpsd_drop_in() -> tuple[ConfigLine, ...]:
+    """Beside the distribution's gpsd.service."""
+    return (
+        ConfigLine(text="[Unit]"),
+        ConfigLine(text=f"After={CHRONY_UNIT}", why="chronyd makes what gpsd writes into"),
+        ConfigLine(text=f"Wants={CHRONY_UNIT}"),
+        ConfigLine(text=""),
+        ConfigLine(text="[Service]"),
+        ConfigLine(text="Restart=on-failure", why="without its sentences the pulses have no number"),
+        ConfigLine(text="RestartSec=2", why="no busy loop while something lasting is wrong"),
+        ConfigLine(text=""),
+        ConfigLine(text="[Install]"),
+        ConfigLine(text="WantedBy=multi-user.target", why="at boot, not when somebody asks"),
+    )
+
+
+def ts2phc_unit(role: NodeRole, command: str) -> tuple[ConfigLine, ...]:
+    """The unit that runs ts2phc with its rendered file."""
+    return _unit(
+        description=f"PHC of {role.node} by the receiver's pulse (rankclock)",
+        after="network-online.target",
+        wants="network-online.target",
+        conflicts=["timemaster.service", GPSD_UNIT],
+        command=command,
+        capabilities="CAP_SYS_TIME",
+    )
+
+
+def clock_class_unit(role: NodeRole, command: str) -> tuple[ConfigLine, ...]:
+    """The unit that tells ptp4l, and so every client, how good this grandmaster is right now."""
+    return _unit(
+        description=f"PTP clock class of {role.node} by its receiver (rankclock)",
+        after=PTP4L_UNIT,
+        wants=f"{PTP4L_UNIT} {CHRONY_UNIT}",
+        conflicts=[],
+        command=command,
+        capabilities="",
     )
 
 
@@ -111,13 +170,15 @@ def _unit(
     command: str,
     capabilities: str,
 ) -> tuple[ConfigLine, ...]:
-    unique = " ".join(dict.fromkeys(conflicts))
+    text = f"Conflicts={' '.join(dict.fromkeys(conflicts))}"
+    why = "would steer the same clock or take the same ports"
+    conflicting = (ConfigLine(text=text, why=why),) if conflicts else ()
     return (
         ConfigLine(text="[Unit]"),
         ConfigLine(text=f"Description={description}"),
         ConfigLine(text=f"After={after}", why="what it needs is up first"),
         ConfigLine(text=f"Wants={wants}", why="started along; Requires would take this one down with it"),
-        ConfigLine(text=f"Conflicts={unique}", why="would steer the same clock or take the same ports"),
+        *conflicting,
         ConfigLine(text="StartLimitIntervalSec=0", why="tries for ever: a NIC that comes back is used again"),
         ConfigLine(text=""),
         ConfigLine(text="[Service]"),

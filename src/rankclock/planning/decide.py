@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from rankclock.cluster.model import NetworkKind, Node, Protocol
 from rankclock.planning.budget import FIGURES, PHC2SYS_BOUND_NS, PHC2SYS_TYPICAL_NS
 from rankclock.planning.model import Answer, Decision, Expectation, Question, Scheme
-from rankclock.planning.ptp_roles import PtpTree
-from rankclock.planning.survey import Survey, names
+from rankclock.planning.ptp_tree import PtpTree
+from rankclock.planning.references import names
+from rankclock.planning.survey import Survey
 from rankclock.timebase import format_span_ns
 
 __all__ = ["decide"]
@@ -74,6 +75,8 @@ def decide(survey: Survey, asked: Protocol, hardware: PtpTree, software: PtpTree
 def _asked_for(asked: Protocol, hardware: PtpTree, software: PtpTree) -> tuple[Scheme | None, str]:
     if asked is Protocol.NTP:
         return Scheme.NTP, "NTP was asked for"
+    if asked is Protocol.HYBRID and not (hardware.masters and hardware.ordinary):
+        return None, "PTP with NTP behind it was asked for, and it needs hardware stamps at the nodes"
     if hardware.masters and (hardware.ordinary or hardware.boundaries):
         return Scheme.PTP_HARDWARE, "PTP was asked for, and there are hardware stamps from a grandmaster on"
     if software.masters and (software.ordinary or software.boundaries):

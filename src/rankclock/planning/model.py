@@ -27,6 +27,8 @@ __all__ = [
     "PtpPort",
     "Question",
     "Reach",
+    "RefClock",
+    "RefClockKind",
     "Refusal",
     "Role",
     "Scheme",
@@ -57,6 +59,7 @@ class Role(StrEnum):
     GRANDMASTER = "grandmaster"
     BACKUP_GRANDMASTER = "backup-grandmaster"
     BOUNDARY_CLOCK = "boundary-clock"
+    TRANSPARENT_CLOCK = "transparent-clock"
     ORDINARY_CLOCK = "ordinary-clock"
 
 
@@ -64,6 +67,7 @@ class Owner(StrEnum):
     """The one program that steers CLOCK_REALTIME. NOBODY: the node is a reference that we do not configure."""
 
     CHRONYD = "chronyd"
+    NTPD = "ntpd"
     PHC2SYS = "phc2sys"
     PTP4L = "ptp4l"
     NOBODY = "nobody"
@@ -158,23 +162,60 @@ class ErrorBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NtpServer:
-    """A server that chronyd asks. reference: outside the cluster. smeared: None where unknown."""
+    """A server that is asked. reference: outside the cluster. smeared: None where unknown. nts, key: how it is known.
+
+    watched: asked, and never followed.
+    """
 
     name: str
     address: str
     prefer: bool
     reference: bool
     smeared: bool | None = None
+    nts: bool = False
+    key: int | None = None
+    watched: bool = False
+
+
+class RefClockKind(StrEnum):
+    """Where a reference clock of a node gets its time."""
+
+    GPS = "gps"  # a receiver: sentences through gpsd, its pulse into the kernel
+    GPS_NIC = "gps-nic"  # a receiver: sentences to ts2phc, its pulse into a NIC's clock
+    PHC = "phc"  # the clock that a cloud provider gives its machines; UTC
+    PTP = "ptp"  # the PHC that ptp4l keeps, as long as it follows a grandmaster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefClock:
+    """A clock at the node itself. device: serial line, or PHC. pps: the pulse's device. nic, pin: where it comes in.
+
+    delay_s: by how much a sentence comes after its second. bound_ns: how far it may be off; None where unknown.
+    """
+
+    name: str
+    kind: RefClockKind
+    device: str
+    pps: str | None = None
+    nic: str | None = None
+    pin: int = 0
+    baud: int = 9600
+    delay_s: float | None = None
+    bound_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PtpPort:
-    """An interface that takes part in PTP. phc_index: None where it is not known (declared, not seen)."""
+    """An interface that takes part in PTP. phc_index: None where it is not known (declared, not seen).
+
+    asks: the clocks above by address, where PTP is unicast.
+    """
 
     nic: str
     segment: str
     side: PortSide
     phc_index: int | None
+    asks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +224,8 @@ class NodeRole:
 
     tier: start order, 0 first. steps: how many clocks above it (1: directly below the source or grandmaster).
     clients: networks that it serves by NTP; local_stratum: at which it goes on serving without any source.
-    mates: servers that it falls back to when its own are gone. priority1, priority2: PTP only.
+    mates: servers that it falls back to when its own are gone. priority1, priority2: PTP only. refclocks: clocks at
+    the node itself.
     """
 
     node: str
@@ -202,6 +244,7 @@ class NodeRole:
     stamps: Scheme | None = None
     priority1: int | None = None
     priority2: int | None = None
+    refclocks: tuple[RefClock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +258,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Who does what, why, and whether that reaches the goal."""
+    """Who does what, why, and whether that reaches the goal. ntp_backup: chronyd falls back to NTP under PTP."""
 
     cluster: str
     scheme: Scheme | None
@@ -228,6 +271,7 @@ class Plan:
     worst_pair_typical_ns: int | None
     reach: Reach
     notes: tuple[str, ...] = ()
+    ntp_backup: bool = False
 
     @property
     def protocol(self) -> str | None:

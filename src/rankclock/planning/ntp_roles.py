@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rankclock.cluster.model import Node, NodeKind
+from rankclock.cluster.model import Node, NodeKind, NtpDaemon
 from rankclock.planning.budget import add_up, chrony_hop, unknown_hop
 from rankclock.planning.model import ErrorBudget, Hop, NodeRole, NtpServer, Owner, Refusal, Role
-from rankclock.planning.survey import CLOUD_NTP, Survey, names
+from rankclock.planning.references import names
+from rankclock.planning.survey import Survey
 
-__all__ = ["NO_STRATUM", "Layout", "choose_servers", "chrony_owned", "ntp_layout", "source_hop"]
+__all__ = ["NO_STRATUM", "Layout", "choose_servers", "chrony_owned", "ntp_layout", "own_server", "source_hop"]
 
 
 NO_STRATUM = 16
@@ -33,9 +34,7 @@ class Layout:
 
 
 def ntp_layout(survey: Survey) -> Layout:
-    """Roles of all planned nodes under NTP."""
-    if survey.in_cloud:
-        return _cloud_layout(survey)
+    """Roles of all planned nodes under NTP, outside of clouds."""
     servers, why = choose_servers(survey)
     upstreams = _upstreams(survey, servers)
     cycle = _cycle(upstreams)
@@ -64,15 +63,18 @@ def ntp_layout(survey: Survey) -> Layout:
         )
     budgets = _budgets(survey, roles, servers[0].name if servers else None)
     roles = {name: replace(role, budget=budgets[name]) for name, role in roles.items()}
+    if survey.cluster.ntp.daemon is NtpDaemon.NTPSEC:
+        roles = {name: _kept_by_ntpd(role) for name, role in roles.items()}
     refused = tuple(_no_path(rack, missing, nodes) for (rack, missing), nodes in cut_off.items())
     return Layout(roles=roles, refused=refused, notes=_notes(survey, servers))
 
 
 def choose_servers(survey: Survey) -> tuple[tuple[Node, ...], dict[str, str]]:
     """The nodes that serve time, the preferred one first, and why they were chosen."""
-    dedicated = tuple(node for node in survey.planned if node.kind is NodeKind.SERVER)
+    dedicated = [node for node in survey.planned if node.kind is NodeKind.SERVER or survey.refclocks(node)]
     if dedicated:
-        return dedicated, {node.name: "kind: server in the cluster file" for node in dedicated}
+        dedicated.sort(key=lambda node: not survey.refclocks(node))
+        return tuple(dedicated), {node.name: _why_server(survey, node) for node in dedicated}
     hosts = [node for node in survey.planned if node.kind is NodeKind.TRAINING] or list(survey.planned)
     first = hosts[:1]
     other_rack = [node for node in hosts[1:] if first and node.rack != first[0].rack]
@@ -85,6 +87,11 @@ def choose_servers(survey: Survey) -> tuple[tuple[Node, ...], dict[str, str]]:
     return (*first, *second), why
 
 
+def _why_server(survey: Survey, node: Node) -> str:
+    receivers = survey.refclocks(node)
+    return f"receives {names([clock.name for clock in receivers])}" if receivers else "kind: server in the cluster file"
+
+
 def chrony_owned(survey: Survey, node: Node, listed: tuple[NtpServer, ...], *, serves: bool, depth: int) -> NodeRole:
     """The role of a node whose clock chronyd owns; its budget is filled in by the caller."""
     role = Role.NTP_SERVER if serves else Role.NTP_CLIENT
@@ -92,19 +99,24 @@ def chrony_owned(survey: Survey, node: Node, listed: tuple[NtpServer, ...], *, s
     return NodeRole(
         node=node.name,
         role=role,
-        upstream=tuple(server.name for server in listed),
+        upstream=tuple(server.name for server in listed if not server.watched),
         owner=Owner.CHRONYD,
         tier=depth,
         steps=depth + 1,
         budget=ErrorBudget(hops=(), total_ns=None, in_cluster_ns=None, in_cluster_typical_ns=None),
         why=why,
         servers=listed,
+        refclocks=survey.refclocks(node),
         clients=survey.topology.networks_reaching(node) if serves else (),
     )
 
 
 def source_hop(survey: Survey, to: str, *, common: bool) -> Hop:
     """The hop from the sources to a server. Without a figure where there are none, or where they are far away."""
+    receivers = survey.refclocks(to)
+    if receivers:
+        what, why = f"{names([clock.name for clock in receivers])} to {to}", "no figure: no receiver was measured here"
+        return unknown_hop(what, common=common, why=why)
     if not survey.sources:
         return unknown_hop(f"UTC to {to}", common=common, why="no source: nobody knows how far it is from UTC")
     sources = names([source.name for source in survey.sources])
@@ -129,7 +141,8 @@ def _upstreams(survey: Survey, servers: tuple[Node, ...]) -> dict[str, tuple[str
         elif node.name == server_names[0]:
             found[node.name] = source_names
         elif node.name in server_names:
-            found[node.name] = (server_names[0], *source_names) if chained else source_names
+            alone = survey.refclocks(node) or not chained
+            found[node.name] = source_names if alone else (server_names[0], *source_names)
         else:
             found[node.name] = server_names
     return found
@@ -141,13 +154,13 @@ def _listed_servers(survey: Survey, node: Node, upstream: tuple[str, ...]) -> tu
     for name in upstream:
         if name in sources:
             # Sources are preferred to the other server, which is only there for when all of them are gone.
-            listed.append(replace(sources[name], prefer=True))
+            listed.append(replace(sources[name], prefer=not survey.refclocks(node)))
         elif name in survey.cluster.by_name and name not in survey.excluded:
             address = survey.topology.address_for(survey.cluster.node(name), node)
             if address is None:
                 missing.append(name)
             else:
-                listed.append(NtpServer(name=name, address=address, prefer=False, reference=False))
+                listed.append(own_server(survey, name, address))
         else:
             missing.append(name)
     if listed and not listed[0].reference:
@@ -164,8 +177,14 @@ def _mates(
     for other in servers[: servers.index(node)] if node in servers else ():
         address = survey.topology.address_for(other, node)
         if other.name not in already and address is not None:
-            mates.append(NtpServer(name=other.name, address=address, prefer=False, reference=False))
+            mates.append(own_server(survey, other.name, address))
     return tuple(mates)
+
+
+def own_server(survey: Survey, name: str, address: str) -> NtpServer:
+    """A server of the cluster itself, known as its NTP settings say."""
+    ntp = survey.cluster.ntp
+    return NtpServer(name=name, address=address, prefer=False, reference=False, nts=ntp.nts, key=ntp.key)
 
 
 def _cycle(upstreams: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -235,6 +254,12 @@ def _apart(budget: ErrorBudget, top: ErrorBudget) -> ErrorBudget:
     )
 
 
+def _kept_by_ntpd(role: NodeRole) -> NodeRole:
+    why = "no figure: ntpd was not measured here"
+    hops = [unknown_hop(hop.what, common=hop.common, why=why) for hop in role.budget.hops]
+    return replace(role, owner=Owner.NTPD, budget=add_up(hops))
+
+
 def _no_path(rack: str | None, missing: tuple[str, ...], nodes: list[str]) -> Refusal:
     have = "has" if len(nodes) == 1 else "have"
     reason = f"{names(nodes)} {have} no path to {names(list(missing))}: no node of kind switch joins their segments"
@@ -244,7 +269,7 @@ def _no_path(rack: str | None, missing: tuple[str, ...], nodes: list[str]) -> Re
 
 def _notes(survey: Survey, servers: tuple[Node, ...]) -> tuple[str, ...]:
     notes = []
-    count, wanted = len(survey.sources), survey.settings.min_sources
+    count, wanted = survey.references.count, survey.settings.min_sources
     if not count:
         notes.append("no source: the nodes agree with each other, and nobody knows how far they are from UTC")
     elif count < wanted:
@@ -256,34 +281,3 @@ def _notes(survey: Survey, servers: tuple[Node, ...]) -> tuple[str, ...]:
     if any(source.smeared is True for source in survey.sources):
         notes.append("the sources spread leap seconds over hours: no leap second list is configured")
     return tuple(notes)
-
-
-def _cloud_layout(survey: Survey) -> Layout:
-    """Each machine follows its provider's own server: it is one hop away, and all machines have the same."""
-    addresses = CLOUD_NTP.get(survey.cloud or "", ())
-    if addresses:
-        smeared = True if addresses[0] in ("169.254.169.123", "metadata.google.internal") else None
-        servers = tuple(
-            NtpServer(name=address, address=address, prefer=True, reference=True, smeared=smeared)
-            for address in addresses
-        )
-    else:
-        servers = tuple(replace(source, prefer=True) for source in survey.sources)
-    if not servers:
-        which = f"for {survey.cloud} no NTP server is known" if survey.cloud else "the provider is not known"
-        refusal = Refusal(
-            subject="the plan",
-            reason=f"the machines are a cloud's and {which}",
-            do="collect facts (rankclock probe), or name the provider's server under sources:",
-        )
-        return Layout(roles={}, refused=(refusal,))
-    mixed = [source.name for source in survey.sources if addresses and source.address not in addresses]
-    notes = [f"{names(mixed)}: not used, the provider's time is nearer and may be smeared"] if mixed else []
-    hop = unknown_hop(
-        "the provider's server to the node by NTP", common=False, why="no measured figure for this provider"
-    )
-    roles = {}
-    for node in survey.planned:
-        role = chrony_owned(survey, node, servers, serves=False, depth=0)
-        roles[node.name] = replace(role, budget=add_up([hop]), why="follows the provider's own time")
-    return Layout(roles=roles, notes=tuple(notes))

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from rankclock.cluster.facts import Facts
 from rankclock.cluster.model import Cluster, NodeKind, Protocol
 from rankclock.planning.budget import reach_of
+from rankclock.planning.cloud_roles import cloud_layout
 from rankclock.planning.decide import decide
 from rankclock.planning.model import NodeRole, Plan, Reach, Refusal, Scheme
 from rankclock.planning.ntp_roles import Layout, ntp_layout
-from rankclock.planning.ptp_roles import PtpTree, ptp_layout, ptp_tree
+from rankclock.planning.ptp_roles import ptp_layout
+from rankclock.planning.ptp_tree import PtpTree, ptp_tree
+from rankclock.planning.references import names
 from rankclock.planning.settings import DEFAULT_SETTINGS, Settings
-from rankclock.planning.survey import Survey, names, survey
+from rankclock.planning.survey import Survey, survey
 from rankclock.timebase import format_span_ns
 
 __all__ = ["Plan", "make_plan"]
@@ -29,7 +32,8 @@ def make_plan(
     asked = Protocol(protocol) if protocol is not None else cluster.protocol
     hardware, software = ptp_tree(seen, Scheme.PTP_HARDWARE), ptp_tree(seen, Scheme.PTP_SOFTWARE)
     decision = decide(seen, asked, hardware, software)
-    layout = _layout(seen, decision.scheme, hardware, software)
+    backed = asked is Protocol.HYBRID
+    layout = _layout(seen, decision.scheme, hardware, software, ntp_backup=backed)
     pair, bound_ns, typical_ns = _worst_pair(seen, layout.roles)
     accuracy_ns = cluster.require.accuracy_ns
     everybody = all(node.name in layout.roles for node in seen.training)
@@ -49,10 +53,11 @@ def make_plan(
         worst_pair_typical_ns=typical_ns,
         reach=reach,
         notes=(*layout.notes, *_present_owners(seen)),
+        ntp_backup=backed,
     )
 
 
-def _layout(seen: Survey, scheme: Scheme | None, hardware: PtpTree, software: PtpTree) -> Layout:
+def _layout(seen: Survey, scheme: Scheme | None, hardware: PtpTree, software: PtpTree, *, ntp_backup: bool) -> Layout:
     if not seen.planned:
         reason = "no node is left to plan: all are references or containers without CAP_SYS_TIME"
         return Layout(roles={}, refused=(Refusal(subject="the plan", reason=reason, do="list the hosts"),))
@@ -66,8 +71,8 @@ def _layout(seen: Survey, scheme: Scheme | None, hardware: PtpTree, software: Pt
         )
         return Layout(roles={}, refused=(refusal,))
     if scheme is Scheme.NTP:
-        return ntp_layout(seen)
-    return ptp_layout(seen, hardware if scheme is Scheme.PTP_HARDWARE else software)
+        return cloud_layout(seen) if seen.in_cloud else ntp_layout(seen)
+    return ptp_layout(seen, hardware if scheme is Scheme.PTP_HARDWARE else software, ntp_backup=ntp_backup)
 
 
 def _worst_pair(seen: Survey, roles: Mapping[str, NodeRole]) -> tuple[tuple[str, str] | None, int | None, int | None]:

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 from rankclock.cluster.model import Cluster, Nic, Node, NodeKind
 
-__all__ = ["Topology", "Uplink"]
+__all__ = ["PtpReach", "Topology", "Uplink"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,20 @@ class Uplink:
     node: str
     nic: str
     steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PtpReach:
+    """What PTP reaches from one segment. steps: boundary clocks on the way to each segment. uplinks: of each of those.
+
+    origin: the segment in which the clocks stand that serve this one; another one only behind transparent clocks, which
+    `through` names on the way.
+    """
+
+    steps: dict[str, int]
+    uplinks: dict[str, Uplink]
+    origin: dict[str, str]
+    through: dict[str, tuple[str, ...]]
 
 
 class Topology:
@@ -91,28 +105,44 @@ class Topology:
         return tuple(str(network) for network in sorted(found, key=lambda net: (net.version, net)))
 
     def ptp_reach(
-        self, start: str, clocks: Mapping[str, Iterable[Nic]], order: Mapping[str, int]
-    ) -> tuple[dict[str, int], dict[str, Uplink]]:
-        """Segment to its number of boundary clocks from segment `start`, and each boundary clock's uplink.
+        self,
+        start: str,
+        clocks: Mapping[str, Iterable[Nic]],
+        order: Mapping[str, int],
+        transparent: Mapping[str, Iterable[Nic]],
+    ) -> PtpReach:
+        """What PTP reaches from segment `start`, by the fewest boundary clocks.
 
-        clocks: node to the NICs through which it may be one. order: among equals the lower is taken first.
+        clocks: node to the NICs through which it may be a boundary clock; transparent: likewise, for those that pass
+        messages on. order: among equals the lower is taken first.
         """
         ports = {name: tuple(nics) for name, nics in clocks.items()}
         by_segment: dict[str, list[str]] = defaultdict(list)
         for name, nics in sorted(ports.items(), key=lambda item: (order[item[0]], item[0])):
             for nic in nics:
                 by_segment[nic.segment].append(name)
-        steps, uplinks = {start: 0}, {}
+        joins: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for name, passing in transparent.items():
+            segments = [nic.segment for nic in passing]
+            for segment in segments:
+                joins[segment] += [(name, other) for other in segments if other != segment]
+        found = PtpReach(steps={start: 0}, uplinks={}, origin={start: start}, through={start: ()})
         queue = deque([start])
         while queue:
             segment = queue.popleft()
+            for name, other in joins[segment]:
+                if other not in found.steps:
+                    found.steps[other], found.origin[other] = found.steps[segment], found.origin[segment]
+                    found.through[other] = (*found.through[segment], name)
+                    queue.appendleft(other)
             for name in by_segment[segment]:
-                if name in uplinks:
+                if name in found.uplinks:
                     continue
                 nic = next(nic for nic in ports[name] if nic.segment == segment)
-                uplinks[name] = Uplink(node=name, nic=nic.name, steps=steps[segment] + 1)
-                for other in ports[name]:
-                    if other.segment not in steps:
-                        steps[other.segment] = steps[segment] + 1
-                        queue.append(other.segment)
-        return steps, uplinks
+                found.uplinks[name] = Uplink(node=name, nic=nic.name, steps=found.steps[segment] + 1)
+                for port in ports[name]:
+                    if port.segment not in found.steps:
+                        found.steps[port.segment] = found.steps[segment] + 1
+                        found.origin[port.segment], found.through[port.segment] = port.segment, ()
+                        queue.append(port.segment)
+        return found

@@ -95,7 +95,8 @@ def _line(group: list[NodeRole]) -> str:
     role = group[0]
     parts = [role.role.value.replace("-", " ") + ("s" if len(group) > 1 else "")]
     if role.priority1 is not None:
-        parts.append(f"priority {role.priority1}/{role.priority2}")
+        behind = "" if role.priority2 is None else f"/{role.priority2}"
+        parts.append(f"priority {role.priority1}{behind}")
     parts.append(f"tier {role.tier}, clock owned by {role.owner.value}")
     if len(role.upstream) > 1:
         parts.append(f"also follows {fold(role.upstream[1:])}")

@@ -29,6 +29,7 @@ __all__ = [
     "TimeProperties",
     "TimeStatus",
     "Timestamping",
+    "accuracy_code",
     "clock_accuracy_ns",
     "clock_text",
     "interval_ns",
@@ -70,6 +71,11 @@ _CLOCK_ACCURACY_NS = {
 def clock_accuracy_ns(code: int) -> int | None:
     """What a grandmaster claims as its accuracy (table 6); None where it claims nothing (0xFE, over 10 s, reserved)."""
     return _CLOCK_ACCURACY_NS.get(code)
+
+
+def accuracy_code(bound_ns: int) -> int:
+    """The code of the smallest accuracy (table 6) that is not below the bound; 0x31, over 10 s, where none is."""
+    return next((code for code, ns in _CLOCK_ACCURACY_NS.items() if ns >= bound_ns), 0x31)
 
 
 # ---- kinds of fields ----

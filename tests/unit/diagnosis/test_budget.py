@@ -92,6 +92,9 @@ def test_a_wider_bound_never_makes_anything_safer(narrow: int, wide: int) -> Non
 def test_the_examples_have_a_budget(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = budget(path, as_json=True, bound=None, utc_bound=None, measured=None)
     made = json.loads(capsys.readouterr().out)
+    if path.stem == "aws-16":
+        assert (code, made["breaks_first"]) == (4, None), "no figure is known for a provider's network"
+        return
     assert code in (0, 1)
     assert made["breaks_first"] == "straggler reports from traces"
 
