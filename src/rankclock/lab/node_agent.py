@@ -99,6 +99,7 @@ class _Agent:
     def _do_folders(self, request: dict[str, Any], _fds: list[int]) -> Answer:
         for folder in request["folders"]:
             view.make_private(Path(folder))
+            Path(folder).chmod(0o750)  # chronyd makes no command socket where others may enter
         return {}, []
 
     def _do_spawn(self, request: dict[str, Any], fds: list[int]) -> Answer:
