@@ -17,6 +17,7 @@ _PACKAGES = {
     "phc2sys": "linuxptp",
     "pmc": "linuxptp",
     "ts2phc": "linuxptp",
+    "ntpd": "ntpsec",
 }
 _REPOSITORY = Path(__file__).resolve().parents[3]
 

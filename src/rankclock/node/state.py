@@ -7,6 +7,7 @@ timesyncd write 0 there. `measured` is unknown here: that is for the mesh to say
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -20,10 +21,13 @@ from rankclock.node.daemons import Owners, chronyd_leaves_clock_alone, find_owne
 from rankclock.node.fact import why_not
 from rankclock.node.judge_chrony import METHOD as CHRONY_METHOD
 from rankclock.node.judge_chrony import judge_chrony
+from rankclock.node.judge_ntpd import METHOD as NTPD_METHOD
+from rankclock.node.judge_ntpd import judge_ntpd
 from rankclock.node.judge_ptp import METHOD as PTP_METHOD
 from rankclock.node.judge_ptp import describe_role, judge_ptp
 from rankclock.node.linuxptp_options import Phc2sysOptions, phc2sys_options, ptp4l_options
 from rankclock.node.nics import phc_index_of
+from rankclock.node.ntpd import read_ntpd
 from rankclock.node.phc import PhcReading, read_phc
 from rankclock.node.processes import Process, ProcessTable, read_processes
 from rankclock.node.ptp4l import Ptp4lReading, read_ptp4l
@@ -71,7 +75,7 @@ def _claim(table: ProcessTable, owners: Owners, timeout_s: float) -> Claim:
     if not owners.steering:
         return _claim_of_nobody(table, owners, timeout_s)
     name, process = owners.steering[0]
-    ask = {"chronyd": _claim_of_owning_chronyd, "ptp4l": _claim_of_ptp4l, "phc2sys": _claim_of_phc2sys}.get(name)
+    ask = _ASK.get(name)
     if process.stopped:
         why = f"{name} (pid {process.pid}) is stopped by a signal: nobody steers the clock now"
         claim = _claim_of_phc2sys(table, process, timeout_s) if name == "phc2sys" else None
@@ -94,15 +98,22 @@ def _claim_of_nobody(table: ProcessTable, owners: Owners, timeout_s: float) -> C
             return replace(claim, state=SyncState.FREE_RUNNING)
         return claim
     if owners.blind_spot:
-        try:
-            return judge_chrony(read_chronyd(timeout_s=timeout_s)).because(
-                f"who steers is unknown: {owners.blind_spot}"
-            )
-        except PeerError:
-            return Claim.without_offset(SyncState.UNKNOWN, owners.blind_spot, method=NO_METHOD)
+        return _claim_of_hidden(owners.blind_spot, timeout_s)
     return Claim.without_offset(
         SyncState.FREE_RUNNING, "no daemon steers the clock", *owners.evidence[:3], method=NO_METHOD
     )
+
+
+def _claim_of_hidden(blind_spot: str, timeout_s: float) -> Claim:
+    """Processes are hidden: what answers here may steer the clock."""
+    readers: tuple[Callable[[], Claim], ...] = (
+        lambda: judge_chrony(read_chronyd(timeout_s=timeout_s)),
+        lambda: judge_ntpd(read_ntpd(timeout_s=timeout_s)),
+    )
+    for read in readers:
+        with contextlib.suppress(PeerError):
+            return read().because(f"who steers is unknown: {blind_spot}")
+    return Claim.without_offset(SyncState.UNKNOWN, blind_spot, method=NO_METHOD)
 
 
 def _claim_of_chronyd(process: Process, timeout_s: float) -> Claim:
@@ -121,6 +132,13 @@ def _claim_of_owning_chronyd(table: ProcessTable, process: Process, timeout_s: f
         except PeerError as error:
             clauses.append(str(error))
     return _claim_of_chronyd(process, timeout_s).because(*clauses)
+
+
+def _claim_of_ntpd(_table: ProcessTable, _process: Process, timeout_s: float) -> Claim:
+    try:
+        return judge_ntpd(read_ntpd(timeout_s=timeout_s))
+    except PeerError as error:
+        return Claim.without_offset(SyncState.UNKNOWN, str(error), method=NTPD_METHOD)
 
 
 # ---- PTP ----
@@ -231,6 +249,14 @@ def _stamping_interfaces() -> list[str]:
         except OSError:
             continue
     return found
+
+
+_ASK: dict[str, Callable[[ProcessTable, Process, float], Claim]] = {
+    "chronyd": _claim_of_owning_chronyd,
+    "ntpd": _claim_of_ntpd,
+    "ptp4l": _claim_of_ptp4l,
+    "phc2sys": _claim_of_phc2sys,
+}
 
 
 def _through_phc(options: Phc2sysOptions, reading: Ptp4lReading, phc: PhcReading, device: str) -> Claim:
