@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rankclock.cli.output import err, out, print_json
 from rankclock.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from rankclock.configs.problem import Problem
 
 __all__ = ["lint"]
 
@@ -43,9 +46,7 @@ class Mark:
 
 
 def lint(
-    files: Annotated[
-        list[Path], typer.Argument(help="chrony.conf, ptp4l.conf, ntp.conf; several are judged together.")
-    ],
+    files: Annotated[list[Path], typer.Argument(help="Configurations, units, scripts; several are judged together.")],
     *,
     chrony: Annotated[
         str | None,
@@ -58,17 +59,20 @@ def lint(
 ) -> int:
     """Say what is wrong with configuration files: what that release rejects, and what it accepts though it is wrong.
 
-    The daemons that are installed here are asked too, where they are of that release. What a chrony.conf includes is
-    read too. Exit 0 where nothing is found, 1 where something is, 4 where a file is of
-    no kind that is known here.
+    Reads chrony.conf, ntp.conf, timesyncd.conf, ptp4l.conf, ts2phc.conf, timemaster.conf, gpsd's defaults, and the
+    command lines of ptp4l, phc2sys and ts2phc in units and scripts. The daemons that are installed here are asked too,
+    where they are of that release. What a chrony.conf includes is read too. Files of one machine (what stands before
+    /etc, /usr, /lib or /run in their paths; else one folder) are searched for a second owner of the system clock.
+    Exit 0 where nothing is found, 1 where something is, 4 where a file is of no kind that is known here.
 
-    Example: rankclock lint /etc/chrony/chrony.conf /etc/linuxptp/ptp4l.conf --linuxptp 4.2
+    Example: rankclock lint /etc/chrony/chrony.conf /etc/systemd/system/phc2sys.service --linuxptp 4.2
     """
     releases = _releases(chrony, linuxptp)
     found = list(_with_included(files))
     texts, kinds = {path: text for path, text, _ in found}, {path: kind for path, _, kind in found}
     marks = [mark for path, text in texts.items() for mark in _by_tables(path, text, kinds[path], releases)]
     marks += [mark for path in files for mark in _by_daemon(path, kinds[str(path)], releases)]
+    marks += _by_owners(texts, kinds)
     marks += [mark for mark in _by_rules(texts) if kinds[mark.path] in (None, ABOUT.get(mark.says, kinds[mark.path]))]
     marks = sorted(dict.fromkeys(marks), key=lambda mark: (mark.path, mark.line, mark.says))
     unknown = [path for path, kind in kinds.items() if kind is None]
@@ -86,7 +90,7 @@ def lint(
             where = f"{mark.path}:{mark.line}" if mark.line else mark.path
             out().print(f"{where}: {mark.severity}: {mark.what}; {mark.do} [{mark.says}]", markup=False)
         for path in unknown:
-            err().print(f"{path}: of no kind that is known here (chrony.conf, ptp4l.conf, ntp.conf)", markup=False)
+            err().print(f"{path}: of no kind that is known here (see rankclock lint --help)", markup=False)
         if not marks and not unknown:
             out().print(f"nothing found in {len(texts)} files", markup=False)
     return ExitCode.CHECK_FAILED if marks else ExitCode.CANNOT_TELL if unknown else ExitCode.OK
@@ -162,11 +166,35 @@ def _text(path: Path) -> str:
 
 def _by_tables(path: str, text: str, kind: str | None, releases: dict[str, Release]) -> Iterator[Mark]:
     from rankclock.configs.lint import lint_chrony, lint_ptp4l
+    from rankclock.configs.lint_commands import lint_commands
+    from rankclock.configs.lint_gpsd import lint_gpsd
+    from rankclock.configs.lint_timemaster import lint_timemaster
 
-    ways = {"chrony": lint_chrony, "ptp4l": lint_ptp4l}
-    for one in ways[kind](text, releases[kind].version) if kind in ways else ():
+    chrony, linuxptp = releases["chrony"].version, releases["ptp4l"].version
+    ways: dict[str, Callable[[], list[Problem]]] = {
+        "chrony": lambda: lint_chrony(text, chrony),
+        "ptp4l": lambda: lint_ptp4l(text, linuxptp),
+        "ts2phc": lambda: lint_ptp4l(text, linuxptp),  # linuxptp's programs share one table of settings
+        "timemaster": lambda: lint_timemaster(text, linuxptp, chrony),
+        "commands": lambda: lint_commands(text, linuxptp),
+        "gpsd": lambda: lint_gpsd(text),
+    }
+    for one in ways[kind]() if kind in ways else ():
         severity = "rejected" if one.rejected else "warning"
         yield Mark(path=path, line=one.line, severity=severity, what=one.what, do=one.do, says="options")
+
+
+def _by_owners(texts: dict[str, str], kinds: dict[str, str | None]) -> Iterator[Mark]:
+    """Files of one machine by which more than one program steers the system clock: a mark at each."""
+    from rankclock.configs.owners import ConfigFile, conflicts
+
+    files = [ConfigFile(path=path, text=text, dialect=kinds[path] or "") for path, text in texts.items()]
+    for several in conflicts(files):
+        for owner in several:
+            others = " and ".join(f"{one.program} ({one.path}:{one.line})" for one in several if one is not owner)
+            what = f"{owner.program} steers the system clock ({owner.how}), and so does {others}: both, if both run"
+            do = "let exactly one own CLOCK_REALTIME; disable and mask the others"
+            yield Mark(path=owner.path, line=owner.line, severity="risk", what=what, do=do, says="owners")
 
 
 def _by_daemon(path: Path, kind: str | None, releases: dict[str, Release]) -> Iterator[Mark]:
@@ -174,7 +202,8 @@ def _by_daemon(path: Path, kind: str | None, releases: dict[str, Release]) -> It
     from rankclock.lab.daemons import find_daemon
     from rankclock.node.parsers import check_file
 
-    if kind not in releases or not releases[kind].here:
+    release = releases.get("ptp4l" if kind == "timemaster" else kind or "")
+    if release is None or not release.here:
         return
     verdict = check_file(path, find_daemon, dialect=kind)
     if verdict.accepted is False:

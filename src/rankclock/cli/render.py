@@ -103,8 +103,9 @@ def _shown(verdict: ParserVerdict, folder: str) -> ParserVerdict:
 
 
 def _unasked(verdicts: list[ParserVerdict]) -> ExitCode:
-    """3 where a daemon that will read the files could not be asked. systemd-analyze is asked where it is there."""
-    missing = [item for item in verdicts if item.accepted is None and item.program not in ("", "systemd-analyze")]
+    """3 where a daemon that will read the files could not be asked; systemd-analyze and nft need not be there."""
+    optional = ("", "nft", "systemd-analyze")
+    missing = [item for item in verdicts if item.accepted is None and item.program not in optional]
     return ExitCode.HOST_LACKS if missing else ExitCode.OK
 
 

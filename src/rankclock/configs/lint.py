@@ -8,44 +8,63 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rankclock.configs.options import Option, Place, Table, Version, version_range
 from rankclock.configs.options_chrony import CHRONY, CHRONY_SOURCE
 from rankclock.configs.options_linuxptp import PTP4L
+from rankclock.configs.problem import Problem
 
-__all__ = ["Problem", "dialect_of", "included", "lint_chrony", "lint_ptp4l"]
+__all__ = ["DIALECTS", "Problem", "dialect_of", "included", "lint_chrony", "lint_ptp4l", "lint_ptp4l_line"]
 
 _SOURCES = ("server", "pool", "peer")
 _COMMENTS = "#%;!"
 _INCLUDES = ("include", "confdir", "sourcedir")
 _SECTION = re.compile(r"\[([^\]]*)\]\s*\Z")
+_BY_NAME = (
+    ("timemaster", "timemaster"),
+    ("timesyncd", "timesyncd"),
+    ("ts2phc", "ts2phc"),
+    ("chrony", "chrony"),
+    ("ptp4l", "ptp4l"),
+    ("ntp.conf", "ntp"),
+    (".sources", "chrony"),
+)
+DIALECTS = ("chrony", "ptp4l", "ts2phc", "timemaster", "commands", "gpsd", "ntp", "timesyncd")
 _OPTIONS_OF_TABLES = re.compile(r"(unicast_master_table|nmea|ts2phc)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One line of a file. rejected: the daemon does not start with it; else it takes it and means something else."""
-
-    line: int
-    rejected: bool
-    what: str
-    do: str
-
-
 def dialect_of(name: str, text: str) -> str | None:
-    """'chrony', 'ptp4l', 'ntp' by the file's name, else by what stands in it; None where it is none of them."""
+    """One of DIALECTS by the file's name, else by what stands in it; None where it is none of them."""
     base = name.rpartition("/")[2]
-    for word, dialect in (("chrony", "chrony"), ("ptp4l", "ptp4l"), ("ntp.conf", "ntp"), (".sources", "chrony")):
+    if base.endswith((".service", ".sh")) or ".service.d/" in name:
+        return "commands"
+    for word, dialect in _BY_NAME:
         if word in base:
             return dialect
+    if base == "gpsd":
+        return "gpsd"
+    return _by_content(text)
+
+
+def _by_content(text: str) -> str | None:
     lines = [line.split() for line in text.splitlines() if line.strip() and line.strip()[0] not in _COMMENTS]
-    if any(words[0].lower() == "[global]" for words in lines):
-        return "ptp4l"
-    if any(words[0] in ("restrict", "disable", "enable", "fudge", "tinker") for words in lines):
+    heads = {words[0].lower() for words in lines}
+    if any(head.startswith(("[ntp_server", "[ptp_domain", "[timemaster")) for head in heads):
+        return "timemaster"
+    if "[global]" in heads:
+        return "ts2phc" if any(head.startswith("ts2phc.") for head in heads) else "ptp4l"
+    if any(head.startswith(("gpsd_options=", "usbauto=")) for head in heads):
+        return "gpsd"
+    if "[unit]" in heads or "[service]" in heads or any(_program(words[0]) for words in lines):
+        return "commands"
+    if heads & {"restrict", "disable", "enable", "fudge", "tinker"}:
         return "ntp"
     known = sum(words[0].lower() in CHRONY.options for words in lines)
     return "chrony" if lines and known > len(lines) / 2 else None
+
+
+def _program(word: str) -> bool:
+    return word.rpartition("/")[2] in ("ptp4l", "phc2sys", "ts2phc")
 
 
 def included(text: str) -> list[tuple[int, str, str]]:
@@ -152,11 +171,12 @@ def lint_ptp4l(text: str, version: Version) -> list[Problem]:
                 Problem(line=number, rejected=True, what="an option before any section", do="begin with [global]")
             )
         elif not _OPTIONS_OF_TABLES.match(section):
-            found += _ptp4l_line(number, stripped, section, version)
+            found += lint_ptp4l_line(number, stripped, section, version)
     return found
 
 
-def _ptp4l_line(number: int, line: str, section: str, version: Version) -> list[Problem]:
+def lint_ptp4l_line(number: int, line: str, section: str, version: Version) -> list[Problem]:
+    """What that release rejects in one line of a section."""
     name, _, value = line.partition(" ") if " " in line else line.partition("\t")
     problem = _named(PTP4L, name, version, number)
     if problem is not None:

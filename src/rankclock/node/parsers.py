@@ -47,12 +47,9 @@ def find_program(name: str) -> Path:
 
 def check_file(path: Path, find: Finder = find_program, *, dialect: str | None = None) -> ParserVerdict:
     """Ask the daemon that reads a file of that name, or of that dialect. Never raises for what the daemon says."""
-    if dialect == "chrony" or path.name == "chrony.conf":
-        return _chrony(path, find)
-    if dialect == "ptp4l" or path.name == "ptp4l.conf":
-        return _ptp4l(path, find)
-    if path.suffix == ".service":
-        return _systemd(path, find)
+    for name, pattern, ask in _PARSERS:
+        if dialect == name or path.match(pattern):
+            return ask(path, find)
     return ParserVerdict(what=str(path), program="", accepted=None, said="no parser for files of this name")
 
 
@@ -85,6 +82,22 @@ def _chrony(path: Path, find: Finder) -> ParserVerdict:
     said = done.stderr.strip().splitlines()
     return ParserVerdict(
         what=str(path), program="chronyd", accepted=done.returncode == 0, said=said[-1] if done.returncode else ""
+    )
+
+
+_BEHIND_THE_PARSER = ("failed to get time stamping info", "time stamping not supported on")
+"""timemaster took the file and then looked for its NICs, which are kept away from it here (3.1.1 to 4.4)."""
+
+
+def _timemaster(path: Path, find: Finder) -> ParserVerdict:
+    """`timemaster -n` prints what it would write and start, and starts nothing."""
+    done = _run(str(path), "timemaster", ["-n", "-m", "-q", "-f", str(path)], find)
+    if isinstance(done, ParserVerdict):
+        return done
+    said = [line.partition("]: ")[2] or line for line in done.stderr.strip().splitlines() + done.stdout.splitlines()]
+    accepted = done.returncode == 0 or any(line.startswith(_BEHIND_THE_PARSER) for line in said)
+    return ParserVerdict(
+        what=str(path), program="timemaster", accepted=accepted, said="" if accepted else (said or [""])[0]
     )
 
 
@@ -133,6 +146,16 @@ def _systemd(path: Path, find: Finder) -> ParserVerdict:
     absent = ("not found", "is not executable: No such file")
     own = [line for line in done.stderr.splitlines() if path.name in line and not any(word in line for word in absent)]
     return ParserVerdict(what=str(path), program="systemd-analyze", accepted=not own, said=own[0] if own else "")
+
+
+def _ask(path: Path, program: str, arguments: Sequence[str], find: Finder) -> ParserVerdict:
+    """A program that says no by its exit code, and why on standard error."""
+    done = _run(str(path), program, arguments, find)
+    if isinstance(done, ParserVerdict):
+        return done
+    said = done.stderr.strip().splitlines()
+    first = said[0] if said and done.returncode else ""
+    return ParserVerdict(what=str(path), program=program, accepted=done.returncode == 0, said=first)
 
 
 def _run(
@@ -189,3 +212,15 @@ def _works(prefix: tuple[str, ...]) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
+
+
+_PARSERS: tuple[tuple[str, str, Callable[[Path, Finder], ParserVerdict]], ...] = (
+    ("chrony", "chrony.conf", _chrony),
+    ("ptp4l", "ptp4l.conf", _ptp4l),
+    ("ts2phc", "ts2phc.conf", _ptp4l),  # linuxptp's programs share one parser and one table of settings
+    ("timemaster", "timemaster.conf", _timemaster),
+    ("unit", "*.service", _systemd),
+    ("nftables", "*.nft", lambda path, find: _ask(path, "nft", ["-c", "-f", str(path)], find)),
+    ("gpsd", "default/gpsd", lambda path, find: _ask(path, "sh", ["-n", str(path)], find)),
+)
+"""Dialect, file name, whom to ask."""

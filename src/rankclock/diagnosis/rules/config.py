@@ -42,7 +42,7 @@ def _names(items: list[Item[Directive]]) -> list[str]:
 
 
 def _smear_mix(evidence: Evidence) -> Iterator[Draft]:
-    items = _sources(evidence)
+    items = [item for item in _sources(evidence) if "noselect" not in item.value.arguments]  # watched, not followed
     names = [n for n in _names(items) if not n.startswith("127.127.")]
     smearing = [n for n in names if smears(n)]
     plain = [n for n in names if not smears(n)]
@@ -248,7 +248,11 @@ def _one_ptp_conf(evidence: Evidence, source: str, cli: list[Item[Command]]) -> 
             confirm="the downlink is MASTER",
         )
     free, free_line = value("free_running")
-    if free == "1" and free_line:
+    if (
+        free == "1"
+        and free_line
+        and not _meant_to_lead(value("priority1")[0], value("priority2")[0], value("clock_type")[0])
+    ):
         yield draft(
             Severity.RISK,
             0.7,
@@ -268,6 +272,12 @@ def _one_ptp_conf(evidence: Evidence, source: str, cli: list[Item[Command]]) -> 
             values={"clockClass": 6},
             next=("248 in the file; pmc SET GRANDMASTER_SETTINGS_NP on lock, and back on loss",),
         )
+
+
+def _meant_to_lead(priority1: str, priority2: str, clock_type: str) -> bool:
+    """Whether a clock that ptp4l does not steer is meant: a grandmaster that others feed, or a transparent clock."""
+    numbers = [int(text) if text.isdigit() else 128 for text in (priority1, priority2)]
+    return clock_type.endswith("_TC") or numbers[0] < 128 or (numbers[0] == 128 and numbers[1] < 128)
 
 
 def _parse_errors(evidence: Evidence) -> Iterator[Draft]:
