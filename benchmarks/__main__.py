@@ -9,6 +9,7 @@ NAMES = (
     "probe_accuracy",
     "lab_fifty",
     "plan_against_lab",
+    "plan_scale",
     "doctor",
     "tolerances",
     "clock_truth",

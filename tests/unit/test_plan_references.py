@@ -9,7 +9,7 @@ import pytest
 
 from rankclock.cluster import Cluster, Facts, parse_cluster
 from rankclock.errors import UserError
-from rankclock.planning import Owner, Plan, Reach, Role, Scheme, make_plan
+from rankclock.planning import Owner, Plan, Reach, Role, Scheme, make_plan, why_not
 from rankclock.planning.model import RefClockKind
 
 RACKS = """\
@@ -200,3 +200,19 @@ def test_a_plan_with_every_kind_of_reference_reads_back_from_json(protocol: str)
     both = sources.replace("]", ", {name: roof, kind: gps, node: time2}, {name: far, address: 192.0.2.1, nts: true}]")
     plan = make_plan(cluster(both, (old, new)), protocol=protocol)
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def test_why_not_names_every_obstacle_and_what_asking_for_it_gives() -> None:
+    software = cluster(GPS, ("stamps: hardware", "stamps: software"))
+    lines = why_not(software, "ptp")
+    assert any("have no PHC" in line and "would change" in line for line in lines)
+    assert lines[-1].startswith("asked for all the same: ptp-software")
+    assert why_not(cluster(GPS), "ptp") == (), "the questions lead to it"
+    assert "nothing is in its way" in why_not(cluster(GPS), "hybrid")[0]
+    assert why_not(software, "hybrid")[-1].endswith("it needs hardware stamps at the nodes")
+    few = parse_cluster(
+        "schema: rankclock-cluster/1\nname: few\nnetwork: {kind: cloud, provider: aws}\n"
+        'nodes: [{name: "n[1-3]", nics: [{name: e, address: "10.0.0.[1-3]/24", segment: s}]}]\n',
+        "few.yaml",
+    )
+    assert "cloud provider" in why_not(few, "ptp")[0]

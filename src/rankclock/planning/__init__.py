@@ -18,7 +18,7 @@ from rankclock.planning.model import (
     Role,
     Scheme,
 )
-from rankclock.planning.plan import make_plan
+from rankclock.planning.plan import make_plan, why_not
 from rankclock.planning.settings import DEFAULT_SETTINGS, Settings
 from rankclock.planning.tree import decision_text, plan_text
 
@@ -44,4 +44,5 @@ __all__ = [
     "decision_text",
     "make_plan",
     "plan_text",
+    "why_not",
 ]

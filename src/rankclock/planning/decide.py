@@ -19,7 +19,7 @@ from rankclock.planning.references import names
 from rankclock.planning.survey import Survey
 from rankclock.timebase import format_span_ns
 
-__all__ = ["decide"]
+__all__ = ["decide", "obstacles"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +36,7 @@ def decide(survey: Survey, asked: Protocol, hardware: PtpTree, software: PtpTree
     expectations = _expectations(survey, hardware, software)
     questions: list[Question] = []
     reason, tree_scheme = "every question on the way to PTP was answered with yes", Scheme.PTP_HARDWARE
-    steps: tuple[Callable[[], _Branch], ...] = (
-        lambda: _nodes(survey),
-        lambda: _cloud(survey),
-        lambda: _small(survey, expectations[0]),
-        lambda: _stable(survey),
-        lambda: _need(survey),
-        lambda: _ethernet(survey),
-        lambda: _hardware(survey),
-        lambda: _path(hardware),
-    )
-    for step in steps:
+    for step in _steps(survey, expectations, hardware):
         branch = step()
         questions.append(branch.question)
         if branch.ends_here:
@@ -69,6 +59,30 @@ def decide(survey: Survey, asked: Protocol, hardware: PtpTree, software: PtpTree
         questions=tuple(questions),
         expectations=expectations,
         excluded=tuple(survey.excluded),
+    )
+
+
+def obstacles(survey: Survey, hardware: PtpTree, software: PtpTree) -> tuple[tuple[Question, str], ...]:
+    """Every question that speaks against PTP here, with the reason; `decide` stops at the first of them."""
+    expectations = _expectations(survey, hardware, software)
+    branches = [step() for step in _steps(survey, expectations, hardware)]
+    return tuple((branch.question, branch.reason) for branch in branches if branch.ends_here)
+
+
+def _steps(
+    survey: Survey, expectations: tuple[Expectation, ...], hardware: PtpTree
+) -> tuple[Callable[[], _Branch], ...]:
+    """The questions in their order. Without figures (in a cloud) the size of the cluster decides nothing."""
+    sized = (lambda: _small(survey, expectations[0]),) if expectations else ()
+    return (
+        lambda: _nodes(survey),
+        lambda: _cloud(survey),
+        *sized,
+        lambda: _stable(survey),
+        lambda: _need(survey),
+        lambda: _ethernet(survey),
+        lambda: _hardware(survey),
+        lambda: _path(hardware),
     )
 
 

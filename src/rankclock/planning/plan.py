@@ -8,7 +8,7 @@ from rankclock.cluster.facts import Facts
 from rankclock.cluster.model import Cluster, NodeKind, Protocol
 from rankclock.planning.budget import reach_of
 from rankclock.planning.cloud_roles import cloud_layout
-from rankclock.planning.decide import decide
+from rankclock.planning.decide import decide, obstacles
 from rankclock.planning.model import NodeRole, Plan, Reach, Refusal, Scheme
 from rankclock.planning.ntp_roles import Layout, ntp_layout
 from rankclock.planning.ptp_roles import ptp_layout
@@ -18,7 +18,7 @@ from rankclock.planning.settings import DEFAULT_SETTINGS, Settings
 from rankclock.planning.survey import Survey, survey
 from rankclock.timebase import format_span_ns
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["Plan", "make_plan", "why_not"]
 
 
 def make_plan(
@@ -55,6 +55,41 @@ def make_plan(
         notes=(*layout.notes, *_present_owners(seen)),
         ntp_backup=backed,
     )
+
+
+def why_not(
+    cluster: Cluster,
+    protocol: Protocol | str,
+    facts: Mapping[str, Facts] | None = None,
+    settings: Settings = DEFAULT_SETTINGS,
+) -> tuple[str, ...]:
+    """What stands between this cluster and a protocol, one line each; empty where the questions lead to it.
+
+    Every obstacle is named, not only the first, with what would change it; then what asking for it all the same gives.
+    """
+    wanted = Protocol(protocol)
+    chosen = make_plan(cluster, facts, Protocol.AUTO, settings)
+    if wanted is Protocol.AUTO or chosen.protocol == wanted.value:
+        return ()
+    lines = []
+    if wanted is Protocol.NTP:
+        lines.append(f"the questions lead to {chosen.protocol}: {chosen.decision.reason}")
+    else:
+        seen = survey(cluster, facts or {}, settings)
+        found = obstacles(seen, ptp_tree(seen, Scheme.PTP_HARDWARE), ptp_tree(seen, Scheme.PTP_SOFTWARE))
+        lines += [
+            f"{item.question} {item.answer.value}: {reason} (would change: {item.would_change})"
+            for item, reason in found
+        ]
+        if not found:
+            lines.append("nothing is in its way: it is never chosen by itself, only asked for")
+    asked = make_plan(cluster, facts, wanted, settings)
+    if asked.scheme is None:
+        return (*lines, f"asked for all the same: {asked.decision.reason.partition('; ')[0]}")
+    typical = "unknown" if asked.worst_pair_typical_ns is None else format_span_ns(asked.worst_pair_typical_ns)
+    bound = "unknown" if asked.worst_pair_ns is None else format_span_ns(asked.worst_pair_ns)
+    last = f"asked for all the same: {asked.scheme.value}, two nodes typically within {typical}, bound {bound}"
+    return (*lines, last)
 
 
 def _layout(seen: Survey, scheme: Scheme | None, hardware: PtpTree, software: PtpTree, *, ntp_backup: bool) -> Layout:
