@@ -116,23 +116,22 @@ def _read(link: socket.socket, endpoint: Endpoint, deadline: float) -> ChronydRe
     )
 
 
-def _ask(link: socket.socket, command: chrony.Command, deadline: float, **arguments: int) -> Any:
+def _ask(link: socket.socket, command: chrony.Command, deadline: float, **arguments: Any) -> Any:
     """Raises TimeoutError, CommandRefused, OSError."""
     sequence = secrets.randbits(32)
     link.settimeout(max(deadline - time.monotonic(), 0.001))
     link.send(chrony.encode_request(command, sequence=sequence, **arguments))
     while True:
-        remaining_s = deadline - time.monotonic()
-        if remaining_s <= 0:
-            raise TimeoutError
-        link.settimeout(remaining_s)
         data = link.recv(_MAX_REPLY)
         try:
             return chrony.decode_reply(command, data, sequence=sequence)
         except chrony.CommandRefused:
             raise
         except DecodeError:  # of an earlier question, or garbage: the answer may still come
-            continue
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise TimeoutError from None
+            link.settimeout(remaining_s)
 
 
 @contextmanager

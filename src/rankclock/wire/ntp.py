@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Self
 
 from rankclock.errors import DecodeError
-from rankclock.wire.layout import I8, U8, U16, U32, U64, Layout, octets, read, write
+from rankclock.wire.layout import I8, U8, U16, U32, U64, Layout, octets
 
 __all__ = ["HEADER_OCTETS", "ExtensionField", "NtpMode", "NtpPacket", "ntp_from_unix_ns", "unix_ns_from_ntp"]
 
@@ -66,7 +66,7 @@ class ExtensionField:
     body: bytes
 
 
-_HEADER: Layout = (
+_HEADER = Layout(
     ("first", U8),
     ("stratum", U8),
     ("poll", I8),
@@ -79,7 +79,7 @@ _HEADER: Layout = (
     ("receive_timestamp", U64),
     ("transmit_timestamp", U64),
 )
-_EXTENSION: Layout = (("kind", U16), ("length", U16))
+_EXTENSION = Layout(("kind", U16), ("length", U16))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class NtpPacket:
         """Raises DecodeError for whatever is not a whole packet of modes 0 to 5, versions 1 to 4."""
         if len(data) > MAX_OCTETS:
             raise DecodeError(f"NTP packet: {len(data)} octets are more than {MAX_OCTETS}")
-        fields = read(_HEADER, data, "NTP packet")
+        fields = _HEADER.read(data, "NTP packet")
         first = fields.pop("first")
         leap, version, mode = first >> 6, first >> 3 & 7, first & 7
         if mode > NtpMode.BROADCAST:
@@ -132,11 +132,11 @@ class NtpPacket:
 
     def encode(self) -> bytes:
         """The octets of the packet. Raises ValueError or struct.error where a field does not fit."""
-        values = {name: getattr(self, name) for name, _ in _HEADER if name != "first"}
+        values = {name: getattr(self, name) for name in _HEADER.names if name != "first"}
         values["first"] = self.leap << 6 | self.version << 3 | self.mode
-        parts = [write(_HEADER, values)]
+        parts = [_HEADER.write(values)]
         for field in self.extensions:
-            parts.append(write(_EXTENSION, {"kind": field.kind, "length": 4 + len(field.body)}) + field.body)
+            parts.append(_EXTENSION.write({"kind": field.kind, "length": 4 + len(field.body)}) + field.body)
         return b"".join(parts) + self.mac
 
 
@@ -144,7 +144,7 @@ def _decode_tail(data: bytes) -> tuple[tuple[ExtensionField, ...], bytes]:
     """Extension fields, then what is left and short enough to be a MAC."""
     fields = []
     while len(data) > MAX_V4_MAC_OCTETS:
-        header = read(_EXTENSION, data, "NTP extension field")
+        header = _EXTENSION.read(data, "NTP extension field")
         length = header["length"]
         if length < MIN_EXTENSION_OCTETS or length % 4 or length > len(data):
             raise DecodeError(f"NTP extension field: length {length} with {len(data)} octets left")

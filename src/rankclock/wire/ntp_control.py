@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Self
 
 from rankclock.errors import DecodeError
-from rankclock.wire.layout import U8, U16, Layout, read, size_of, write
+from rankclock.wire.layout import U8, U16, Layout
 from rankclock.wire.ntp import unix_ns_from_ntp
 
 __all__ = [
@@ -74,7 +74,7 @@ class Opcode(IntEnum):
 
 # ---- the message ----
 
-_HEADER: Layout = (
+_HEADER = Layout(
     ("first", U8),
     ("second", U8),
     ("sequence", U16),
@@ -83,7 +83,7 @@ _HEADER: Layout = (
     ("offset", U16),
     ("count", U16),
 )
-HEADER_OCTETS = size_of(_HEADER)
+HEADER_OCTETS = _HEADER.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class ControlMessage:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Octets behind the counted ones (padding, a MAC) are ignored. Raises DecodeError."""
-        head = read(_HEADER, data, "NTP control message")
+        head = _HEADER.read(data, "NTP control message")
         if head["first"] & 7 != _CONTROL_MODE:
             raise DecodeError(f"NTP control message: mode {head['first'] & 7}, expected {_CONTROL_MODE}")
         body = data[HEADER_OCTETS : HEADER_OCTETS + head["count"]]
@@ -133,7 +133,7 @@ class ControlMessage:
         flags = _RESPONSE * self.response | _ERROR * self.error | _MORE * self.more
         values = {"first": self.leap << 6 | self.version << 3 | _CONTROL_MODE, "second": flags | self.opcode}
         own = {name: getattr(self, name) for name in ("sequence", "status", "association", "offset")}
-        return write(_HEADER, {**values, **own, "count": len(self.data)}) + self.data + bytes(-len(self.data) % 4)
+        return _HEADER.write({**values, **own, "count": len(self.data)}) + self.data + bytes(-len(self.data) % 4)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Annotated, Self
 
 from rankclock.errors import DecodeError
-from rankclock.wire.layout import I8, I16, I32, I64, U8, U16, Kind, Record, octets, read, size_of, write
+from rankclock.wire.layout import I8, I16, I32, I64, U8, U16, Kind, Layout, Record, octets
 
 __all__ = [
     "DATA_SETS",
@@ -80,12 +80,8 @@ def accuracy_code(bound_ns: int) -> int:
 
 # ---- kinds of fields ----
 
-TIME_INTERVAL = Kind(
-    size=8,
-    # Kept in units of 2^-16 ns as on the wire: whole ns would lose the round trip. `interval_ns` rounds.
-    unpack=I64.unpack,
-    pack=I64.pack,
-)
+TIME_INTERVAL = I64
+"""Kept in units of 2^-16 ns as on the wire: whole ns would lose the round trip. `interval_ns` rounds."""
 
 
 def interval_ns(scaled: int) -> int:
@@ -110,11 +106,17 @@ def clock_text(identity: bytes) -> str:
     return f"{digits[:6]}.{digits[6:10]}.{digits[10:]}"
 
 
-PORT_IDENTITY = Kind(
-    size=10,
-    unpack=lambda data: PortIdentity(clock=bytes(data[:8]), port=int.from_bytes(data[8:10], "big")),
-    pack=lambda value: octets(8).pack(value.clock) + value.port.to_bytes(2, "big"),
-)
+def _identity_unpack(data: bytes) -> PortIdentity:
+    return PortIdentity(clock=bytes(data[:8]), port=int.from_bytes(data[8:10], "big"))
+
+
+def _identity_pack(value: PortIdentity) -> bytes:
+    if len(value.clock) != 8:
+        raise ValueError(f"a clock identity has 8 octets, found {len(value.clock)}")
+    return value.clock + value.port.to_bytes(2, "big")
+
+
+PORT_IDENTITY = Kind(code="10s", unpack=_identity_unpack, pack=_identity_pack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ class ClockQuality:
 
 
 QUALITY = Kind(
-    size=4,
+    code="4s",
     unpack=lambda data: ClockQuality(clock_class=data[0], accuracy=data[1], variance=int.from_bytes(data[2:4], "big")),
     pack=lambda value: bytes((value.clock_class, value.accuracy)) + value.variance.to_bytes(2, "big"),
 )
@@ -287,13 +289,13 @@ class PortProperties:
     timestamping: int
     interface: str
 
-    _HEAD = (("port_identity", PORT_IDENTITY), ("port_state", U8), ("timestamping", U8), ("length", U8))
+    _HEAD = Layout(("port_identity", PORT_IDENTITY), ("port_state", U8), ("timestamping", U8), ("length", U8))
 
     @classmethod
     def from_wire(cls, data: bytes) -> Self:
         """Raises DecodeError."""
-        head = read(cls._HEAD, data, "PortProperties")
-        length, start = head.pop("length"), size_of(cls._HEAD)
+        head = cls._HEAD.read(data, "PortProperties")
+        length, start = head.pop("length"), cls._HEAD.size
         text = data[start : start + length]
         if len(text) < length:
             raise DecodeError(f"PortProperties: name of {length} octets, found {len(text)}")
@@ -303,7 +305,7 @@ class PortProperties:
         """The octets of the data set, padded to even length as linuxptp does."""
         text = self.interface.encode()
         values = {"port_identity": self.port_identity, "port_state": self.port_state, "timestamping": self.timestamping}
-        data = write(self._HEAD, {**values, "length": len(text)}) + text
+        data = self._HEAD.write({**values, "length": len(text)}) + text
         return data + bytes(len(data) % 2)
 
 
@@ -330,14 +332,14 @@ class PortStats:
         if len(data) < cls._SIZE:
             raise DecodeError(f"PortStats: expected {cls._SIZE} octets, found {len(data)}")
         numbers = [int.from_bytes(data[i : i + 8], "little") for i in range(PORT_IDENTITY.size, cls._SIZE, 8)]
-        identity = PORT_IDENTITY.unpack(data[: PORT_IDENTITY.size])
+        identity = _identity_unpack(data)
         received, sent = tuple(numbers[:MESSAGE_TYPES]), tuple(numbers[MESSAGE_TYPES:])
         return cls(port_identity=identity, received=received, sent=sent)
 
     def to_wire(self) -> bytes:
         """The octets of the data set."""
         numbers = b"".join(number.to_bytes(8, "little") for number in (*self.received, *self.sent))
-        return PORT_IDENTITY.pack(self.port_identity) + numbers
+        return _identity_pack(self.port_identity) + numbers
 
 
 DataSet = (

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Self
 
 from rankclock.errors import DecodeError
-from rankclock.wire.layout import I64, U8, U16, U32, Layout, octets, read, size_of, write
+from rankclock.wire.layout import I64, U8, U16, U32, Layout, octets
 from rankclock.wire.ptp_data_sets import DATA_SETS, PORT_IDENTITY, DataSet, PortIdentity
 
 __all__ = ["ANY_PORT", "Action", "ManagementError", "ManagementMessage", "UnknownTlv"]
@@ -72,7 +72,7 @@ _TLV_MANAGEMENT, _TLV_ERROR = 1, 2
 _LOG_INTERVAL_NONE = 0x7F
 _CONTROL_MANAGEMENT = 4
 
-_HEADER: Layout = (
+_HEADER = Layout(
     ("first", U8),
     ("version", U8),
     ("length", U16),
@@ -91,9 +91,9 @@ _HEADER: Layout = (
     ("action", U8),
     ("reserved2", U8),
 )
-HEADER_OCTETS = size_of(_HEADER)
-_TLV_HEAD: Layout = (("kind", U16), ("length", U16))
-_ERROR_BODY: Layout = (("error_id", U16), ("management_id", U16), ("_reserved", octets(4)))
+HEADER_OCTETS = _HEADER.size
+_TLV_HEAD = Layout(("kind", U16), ("length", U16))
+_ERROR_BODY = Layout(("error_id", U16), ("management_id", U16), ("_reserved", octets(4)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class ManagementMessage:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Raises DecodeError for whatever is not one whole management message with a TLV."""
-        head = read(_HEADER, data, "PTP management message")
+        head = _HEADER.read(data, "PTP management message")
         if head["first"] & 0xF != _MANAGEMENT or head["version"] & 0xF != 2:
             raise DecodeError(f"PTP management message: type {head['first'] & 0xF}, version {head['version'] & 0xF}")
         if not HEADER_OCTETS <= head["length"] <= len(data):
@@ -151,16 +151,16 @@ class ManagementMessage:
             "reserved2": 0,
         }
         own = {name: getattr(self, name) for name in ("domain", "source", "sequence", "target", "hops", "action")}
-        return write(_HEADER, {**values, **own}) + tlv
+        return _HEADER.write({**values, **own}) + tlv
 
 
 def _decode_tlv(data: bytes) -> DataSet | UnknownTlv | ManagementError:
-    head = read(_TLV_HEAD, data, "PTP management TLV")
+    head = _TLV_HEAD.read(data, "PTP management TLV")
     body = data[4 : 4 + head["length"]]
     if len(body) < head["length"]:
         raise DecodeError(f"PTP management TLV: length {head['length']}, found {len(body)}")
     if head["kind"] == _TLV_ERROR:
-        return ManagementError(**read(_ERROR_BODY, body, "PTP error TLV"), display=body[size_of(_ERROR_BODY) :])
+        return ManagementError(**_ERROR_BODY.read(body, "PTP error TLV"), display=body[_ERROR_BODY.size :])
     if head["kind"] != _TLV_MANAGEMENT or len(body) < 2:
         raise DecodeError(f"PTP management TLV: type {head['kind']} with {len(body)} octets")
     number, content = int.from_bytes(body[:2], "big"), body[2:]
@@ -172,10 +172,10 @@ def _decode_tlv(data: bytes) -> DataSet | UnknownTlv | ManagementError:
 
 def _encode_tlv(tlv: DataSet | UnknownTlv | ManagementError) -> bytes:
     if isinstance(tlv, ManagementError):
-        kind, body = _TLV_ERROR, write(_ERROR_BODY, {"error_id": tlv.error_id, "management_id": tlv.management_id})
+        kind, body = _TLV_ERROR, _ERROR_BODY.write({"error_id": tlv.error_id, "management_id": tlv.management_id})
         body += tlv.display
     elif isinstance(tlv, UnknownTlv):
         kind, body = _TLV_MANAGEMENT, tlv.management_id.to_bytes(2, "big") + tlv.data
     else:
         kind, body = _TLV_MANAGEMENT, MANAGEMENT_IDS[type(tlv)].to_bytes(2, "big") + tlv.to_wire()
-    return write(_TLV_HEAD, {"kind": kind, "length": len(body)}) + body
+    return _TLV_HEAD.write({"kind": kind, "length": len(body)}) + body
