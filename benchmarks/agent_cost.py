@@ -134,7 +134,7 @@ def _inside() -> None:
 def _reads(asked: dict[str, Any]) -> dict[str, float]:
     import subprocess
 
-    from rankclock.node.chronyd import _ask, _connected
+    from rankclock.node.chronyd import ask, connected
     from rankclock.node.ptp4l import _abstract, _Conversation
     from rankclock.wire import chrony
     from rankclock.wire.ptp_data_sets import TimeStatus
@@ -143,8 +143,8 @@ def _reads(asked: dict[str, Any]) -> dict[str, float]:
         return lambda: subprocess.run(command, capture_output=True, check=True)
 
     # One question each way, over a connection that stands: what the tools do besides starting is the same.
-    with _connected(("127.0.0.1", 323)) as link:
-        native = _median(lambda: _ask(link, chrony.TRACKING, time.monotonic() + 1), READS)
+    with connected(("127.0.0.1", 323)) as link:
+        native = _median(lambda: ask(link, chrony.TRACKING, time.monotonic() + 1), READS)
     tool = _median(forked(asked["chronyc"], "-c", "-n", "tracking"), 50)
     with _abstract() as ptp_link:
         ptp_link.connect("/var/run/ptp4l")

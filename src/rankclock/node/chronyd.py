@@ -24,7 +24,16 @@ from rankclock.node.fact import read_text, why_not
 from rankclock.node.kernel import raw_ns, realtime_ns
 from rankclock.wire import chrony
 
-__all__ = ["ChronydReading", "Endpoint", "endpoints_of", "read_chronyd"]
+__all__ = [
+    "UNIX_SOCKET",
+    "ChronydReading",
+    "Endpoint",
+    "ask",
+    "connected",
+    "endpoint_name",
+    "endpoints_of",
+    "read_chronyd",
+]
 
 UNIX_SOCKET = "/run/chrony/chronyd.sock"
 COMMAND_PORT = 323
@@ -83,9 +92,9 @@ def read_chronyd(endpoints: Sequence[Endpoint] = (), *, timeout_s: float = 1.0) 
     deadline = time.monotonic() + timeout_s
     silent = []
     for endpoint in endpoints or endpoints_of():
-        name = endpoint if isinstance(endpoint, str) else f"UDP {endpoint[0]} port {endpoint[1]}"
+        name = endpoint_name(endpoint)
         try:
-            with _connected(endpoint) as link:
+            with connected(endpoint) as link:
                 return _read(link, endpoint, deadline)
         except TimeoutError:
             silent.append(f"{name}: no answer within {timeout_s:g} s")
@@ -96,14 +105,19 @@ def read_chronyd(endpoints: Sequence[Endpoint] = (), *, timeout_s: float = 1.0) 
     raise PeerError(f"chronyd does not answer ({'; '.join(silent)})")
 
 
+def endpoint_name(endpoint: Endpoint) -> str:
+    """As a message names it."""
+    return endpoint if isinstance(endpoint, str) else f"UDP {endpoint[0]} port {endpoint[1]}"
+
+
 def _read(link: socket.socket, endpoint: Endpoint, deadline: float) -> ChronydReading:
     before_raw_ns = raw_ns()
-    tracking: chrony.Tracking = _ask(link, chrony.TRACKING, deadline)
+    tracking: chrony.Tracking = ask(link, chrony.TRACKING, deadline)
     after_raw_ns, at_real_ns = raw_ns(), realtime_ns()
     sources: tuple[chrony.SourceData, ...] | None
     try:
-        count = min(_ask(link, chrony.N_SOURCES, deadline).count, MAX_SOURCES)
-        sources = tuple(_ask(link, chrony.SOURCE_DATA, deadline, index=index) for index in range(count))
+        count = min(ask(link, chrony.N_SOURCES, deadline).count, MAX_SOURCES)
+        sources = tuple(ask(link, chrony.SOURCE_DATA, deadline, index=index) for index in range(count))
     except (DecodeError, TimeoutError):  # not allowed, or the list changed under us: tracking stands without it
         sources = None
     return ChronydReading(
@@ -116,8 +130,8 @@ def _read(link: socket.socket, endpoint: Endpoint, deadline: float) -> ChronydRe
     )
 
 
-def _ask(link: socket.socket, command: chrony.Command, deadline: float, **arguments: Any) -> Any:
-    """Raises TimeoutError, CommandRefused, OSError."""
+def ask(link: socket.socket, command: chrony.Command, deadline: float, **arguments: Any) -> Any:
+    """The report that answers over a connected socket. Raises TimeoutError, CommandRefused, OSError."""
     sequence = secrets.randbits(32)
     link.settimeout(max(deadline - time.monotonic(), 0.001))
     link.send(chrony.encode_request(command, sequence=sequence, **arguments))
@@ -135,7 +149,8 @@ def _ask(link: socket.socket, command: chrony.Command, deadline: float, **argume
 
 
 @contextmanager
-def _connected(endpoint: Endpoint) -> Iterator[socket.socket]:
+def connected(endpoint: Endpoint) -> Iterator[socket.socket]:
+    """A socket connected to a chronyd, closed (and its path gone) afterwards. Raises OSError."""
     if isinstance(endpoint, str):
         with _connected_unix(endpoint) as link:
             yield link

@@ -42,6 +42,7 @@ __all__ = [
     "LEAP_UNSYNCHRONISED",
     "NOT_AUTHORISED",
     "NO_SAMPLE_AGE_S",
+    "NO_SUCH_SOURCE",
     "NTP_DATA",
     "N_SOURCES",
     "REFID_LOCAL",
@@ -73,6 +74,7 @@ PROTOCOL_VERSION = 6
 _REQUEST, _REPLY = 1, 2
 _OK = 0
 NOT_AUTHORISED = 2
+NO_SUCH_SOURCE = 4
 
 STATUS_NAMES = {
     1: "failed",

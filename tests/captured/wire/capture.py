@@ -32,10 +32,10 @@ class Spy:
 import contextlib, time
 if sys.argv[1] == "chronyd":
     found = {}
-    with chronyd._connected(("127.0.0.1", 323)) as link:
+    with chronyd.connected(("127.0.0.1", 323)) as link:
         for command, arguments in ((chrony.TRACKING, {}), (chrony.N_SOURCES, {}), (chrony.SOURCE_DATA, {"index": 0}),
                                    (chrony.SOURCESTATS, {"index": 0}), (chrony.ACTIVITY, {})):
-            log.clear(); chronyd._ask(Spy(link), command, time.monotonic() + 2, **arguments)
+            log.clear(); chronyd.ask(Spy(link), command, time.monotonic() + 2, **arguments)
             found[command.name] = log[-1]
     print(json.dumps(found))
 else:
