@@ -135,7 +135,7 @@ def _reads(asked: dict[str, Any]) -> dict[str, float]:
     import subprocess
 
     from rankclock.node.chronyd import ask, connected
-    from rankclock.node.ptp4l import _abstract, _Conversation
+    from rankclock.node.ptp4l import _abstract, Conversation
     from rankclock.wire import chrony
     from rankclock.wire.ptp_data_sets import TimeStatus
 
@@ -148,7 +148,7 @@ def _reads(asked: dict[str, Any]) -> dict[str, float]:
     tool = _median(forked(asked["chronyc"], "-c", "-n", "tracking"), 50)
     with _abstract() as ptp_link:
         ptp_link.connect("/var/run/ptp4l")
-        talk = _Conversation(ptp_link, "/var/run/ptp4l", 5.0)
+        talk = Conversation(ptp_link, "/var/run/ptp4l", 5.0)
 
         def once() -> None:
             talk._collect({talk._ask(TimeStatus, 0, 0): (TimeStatus, 1)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -18,7 +19,10 @@ from rankclock.wire.ptp_data_sets import (
     ClockQuality,
     PortIdentity,
     PortProperties,
+    PortServiceStats,
     PortStats,
+    UnicastMaster,
+    UnicastMasterTable,
     interval_ns,
 )
 from rankclock.wire.ptp_management import ManagementError, ManagementMessage, UnknownTlv
@@ -174,6 +178,9 @@ def test_a_chrony_reply_to_another_question_is_refused(status: int, sequence: in
 _PORTS = st.builds(PortIdentity, clock=st.binary(min_size=8, max_size=8), port=st.integers(0, 0xFFFF))
 
 
+_SERVICE = [item.name for item in fields(PortServiceStats) if item.name != "port_identity"]
+
+
 def _data_sets() -> st.SearchStrategy[Any]:
     fixed = [_values_of(kind) for kind in DATA_SETS.values() if issubclass(kind, Record)]
     properties = st.builds(
@@ -185,7 +192,21 @@ def _data_sets() -> st.SearchStrategy[Any]:
     )
     counts = st.lists(U64, min_size=16, max_size=16).map(tuple)
     stats = st.builds(PortStats, port_identity=_PORTS, received=counts, sent=counts)
-    return st.one_of(*fixed, properties, stats)
+    service = st.builds(PortServiceStats, port_identity=_PORTS, **dict.fromkeys(_SERVICE, U64))
+    octet = st.integers(0, 255)
+    master = st.builds(
+        UnicastMaster,
+        port_identity=_PORTS,
+        quality=st.builds(ClockQuality, clock_class=octet, accuracy=octet, variance=st.integers(0, 0xFFFF)),
+        selected=st.booleans(),
+        port_state=octet,
+        priority1=octet,
+        priority2=octet,
+        protocol=st.integers(0, 0xFFFF),
+        address=st.binary(max_size=16),
+    )
+    table = st.builds(UnicastMasterTable, masters=st.lists(master, max_size=4).map(tuple))
+    return st.one_of(*fixed, properties, stats, service, table)
 
 
 _TLVS = st.one_of(
@@ -213,13 +234,13 @@ _TLVS = st.one_of(
         tlv=_TLVS,
     )
 )
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_a_management_message_survives_the_wire(message: ManagementMessage) -> None:
     assert ManagementMessage.decode(message.encode()) == message
 
 
 @given(st.binary(max_size=160))
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_any_octets_are_a_management_message_or_a_decode_error(data: bytes) -> None:
     with suppress(DecodeError):
         ManagementMessage.decode(data)

@@ -12,7 +12,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ from rankclock.wire.ptp_data_sets import (
 )
 from rankclock.wire.ptp_management import Action, ManagementError, ManagementMessage
 
-__all__ = ["Ptp4lReading", "default_sockets", "read_ptp4l"]
+__all__ = ["Conversation", "Ptp4lReading", "default_sockets", "read_ptp4l", "with_ptp4l"]
 
 _SOCKETS = ("/var/run/ptp/ptp4lro", "/var/run/ptp4lro", "/var/run/ptp/ptp4l", "/var/run/ptp4l")
 """Read-only ones first (linuxptp 4.0 on); the folder /var/run/ptp since the versions after 4.4."""
@@ -47,6 +47,7 @@ _PER_PORT: tuple[type[DataSet], ...] = (PortDataSet, PortProperties)
 _AS_SDO = (0, 1)  # 1: 802.1AS
 
 D = TypeVar("D")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +91,18 @@ def default_sockets() -> tuple[str, ...]:
 
 def read_ptp4l(sockets: Sequence[str] = (), *, domain: int = 0, sdo: int = 0, timeout_s: float = 0.5) -> Ptp4lReading:
     """The clock's data sets from the first socket that answers. Raises PeerError, one line, where none does."""
+    return with_ptp4l(sockets, lambda talk: talk.read(domain, sdo), timeout_s=timeout_s)
+
+
+def with_ptp4l(sockets: Sequence[str], hold: Callable[[Conversation], T], *, timeout_s: float) -> T:
+    """What `hold` gets from the first socket that answers. Raises PeerError, one line, where none does."""
     silent = []
     for path in sockets or default_sockets():
         for own in (_abstract, _in_folder):
             try:
                 with own() as link:
                     link.connect(path)
-                    return _Conversation(link, path, timeout_s).read(domain, sdo)
+                    return hold(Conversation(link, path, timeout_s))
             except TimeoutError:
                 silent.append(f"{path}: no answer within {timeout_s:g} s, in no domain")
             except OSError as error:
@@ -125,7 +131,7 @@ def _in_folder() -> Iterator[socket.socket]:
             yield link
 
 
-class _Conversation:
+class Conversation:
     """Questions and answers over one connected socket, all before one deadline."""
 
     def __init__(self, link: socket.socket, path: str, timeout_s: float) -> None:
@@ -137,17 +143,8 @@ class _Conversation:
         self.sequence = 0
 
     def read(self, domain: int, sdo: int) -> Ptp4lReading:
-        found = self._default(((domain, sdo),), self.timeout_s / 2) or self._default(
-            [(number, kind) for kind in _AS_SDO for number in range(256)], self.timeout_s / 2
-        )
-        if found is None:
-            raise TimeoutError
-        default, domain, sdo = found
-        self.deadline = time.monotonic() + self.timeout_s
-        ports = min(default.number_ports, _MAX_PORTS)
-        wanted = {**dict.fromkeys(_ONCE, 1), **dict.fromkeys(_PER_PORT, ports)}
-        asked = {self._ask(kind, domain, sdo): (kind, count) for kind, count in wanted.items()}
-        answers = self._collect(asked)
+        """What its state is judged by. Raises TimeoutError."""
+        default, domain, asked, answers = self.ask_all(domain, sdo, _ONCE, _PER_PORT)
         at_raw_ns, at_real_ns = raw_ns(), realtime_ns()
         refused = [str(tlv) for tlvs in answers.values() for tlv in tlvs if isinstance(tlv, ManagementError)]
         return Ptp4lReading(
@@ -165,6 +162,22 @@ class _Conversation:
             at_raw_ns=at_raw_ns,
             at_real_ns=at_real_ns,
         )
+
+    def ask_all(
+        self, domain: int, sdo: int, once: Sequence[type[DataSet]], per_port: Sequence[type[DataSet]]
+    ) -> tuple[DefaultDataSet, int, dict[int, tuple[type[DataSet], int]], dict[int, list[object]]]:
+        """The default data set, the domain that answers; what was asked and what came, by sequence. Or TimeoutError."""
+        found = self._default(((domain, sdo),), self.timeout_s / 2) or self._default(
+            [(number, kind) for kind in _AS_SDO for number in range(256)], self.timeout_s / 2
+        )
+        if found is None:
+            raise TimeoutError
+        default, domain, sdo = found
+        self.deadline = time.monotonic() + self.timeout_s
+        ports = min(default.number_ports, _MAX_PORTS)
+        wanted = {**dict.fromkeys(once, 1), **dict.fromkeys(per_port, ports)}
+        asked = {self._ask(kind, domain, sdo): (kind, count) for kind, count in wanted.items()}
+        return default, domain, asked, self._collect(asked)
 
     def _default(self, candidates: Iterable[tuple[int, int]], wait_s: float) -> tuple[DefaultDataSet, int, int] | None:
         """The default data set from the one domain and profile that answers."""

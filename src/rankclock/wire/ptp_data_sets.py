@@ -6,8 +6,10 @@ captured from ptp4l 3.1.1 (tests/captured/wire). Offsets are local - master alre
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, fields
 from enum import IntEnum
+from ipaddress import ip_address
 from typing import Annotated, Self
 
 from rankclock.errors import DecodeError
@@ -22,13 +24,17 @@ __all__ = [
     "GrandmasterSettings",
     "ParentDataSet",
     "PortDataSet",
+    "PortHwclock",
     "PortIdentity",
     "PortProperties",
+    "PortServiceStats",
     "PortState",
     "PortStats",
     "TimeProperties",
     "TimeStatus",
     "Timestamping",
+    "UnicastMaster",
+    "UnicastMasterTable",
     "accuracy_code",
     "clock_accuracy_ns",
     "clock_text",
@@ -342,6 +348,131 @@ class PortStats:
         return _identity_pack(self.port_identity) + numbers
 
 
+_SERVICE = struct.Struct("<10Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortServiceStats:
+    """PORT_SERVICE_STATS_NP (linuxptp 4.0 on): how often a port waited in vain, or got a pair that does not match."""
+
+    port_identity: PortIdentity
+    announce_timeout: int
+    sync_timeout: int
+    delay_timeout: int
+    unicast_service_timeout: int
+    unicast_request_timeout: int
+    master_announce_timeout: int
+    master_sync_timeout: int
+    qualification_timeout: int
+    sync_mismatch: int
+    followup_mismatch: int
+
+    @classmethod
+    def from_wire(cls, data: bytes) -> Self:
+        """Raises DecodeError."""
+        wanted = PORT_IDENTITY.size + _SERVICE.size
+        if len(data) < wanted:
+            raise DecodeError(f"PortServiceStats: expected {wanted} octets, found {len(data)}")
+        numbers = _SERVICE.unpack_from(data, PORT_IDENTITY.size)
+        return cls(port_identity=_identity_unpack(data), **dict(zip(_SERVICE_NAMES, numbers, strict=True)))
+
+    def to_wire(self) -> bytes:
+        """The octets of the data set."""
+        return _identity_pack(self.port_identity) + _SERVICE.pack(*(getattr(self, name) for name in _SERVICE_NAMES))
+
+
+_SERVICE_NAMES = tuple(item.name for item in fields(PortServiceStats))[1:]
+
+IPV4, IPV6 = 1, 2
+_UNICAST_STATES = ("WAIT", "HAVE_ANN", "NEED_SYDY", "HAVE_SYDY")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnicastMaster:
+    """One entry of a unicast master table. protocol: networkProtocol, table 3. port_state: see `state_name`."""
+
+    port_identity: PortIdentity
+    quality: ClockQuality
+    selected: bool
+    port_state: int
+    priority1: int
+    priority2: int
+    protocol: int
+    address: bytes
+
+    @property
+    def state_name(self) -> str:
+        """As pmc prints it: WAIT for an answer, HAVE_ANN its announces, NEED_SYDY, HAVE_SYDY its syncs and delays."""
+        return _UNICAST_STATES[self.port_state] if self.port_state < len(_UNICAST_STATES) else "?"
+
+    @property
+    def address_text(self) -> str:
+        """As a person writes it; octets of an unknown protocol in hex."""
+        if (self.protocol, len(self.address)) in ((IPV4, 4), (IPV6, 16)):
+            return str(ip_address(self.address))
+        return self.address.hex(":")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnicastMasterTable:
+    """UNICAST_MASTER_TABLE_NP (linuxptp 4.0 on): whom a client port asks for time, and which of them it follows. Which
+    port stands in the message's source.
+    """
+
+    masters: tuple[UnicastMaster, ...]
+
+    @classmethod
+    def from_wire(cls, data: bytes) -> Self:
+        """Raises DecodeError."""
+        count, rest = _TABLE_HEAD.read(data, "UnicastMasterTable")["count"], data[_TABLE_HEAD.size :]
+        masters = []
+        for _ in range(count):
+            entry = _TABLE_ENTRY.read(rest, "UnicastMaster")
+            length = entry.pop("length")
+            address, rest = rest[_TABLE_ENTRY.size :][:length], rest[_TABLE_ENTRY.size + length :]
+            if len(address) < length:
+                raise DecodeError(f"UnicastMaster: address of {length} octets, found {len(address)}")
+            entry["selected"] = entry["selected"] != 0
+            masters.append(UnicastMaster(address=bytes(address), **entry))
+        return cls(masters=tuple(masters))
+
+    def to_wire(self) -> bytes:
+        """The octets of the data set, padded to even length as linuxptp does."""
+        data = _TABLE_HEAD.write({"count": len(self.masters)})
+        for one in self.masters:
+            values = {name: getattr(one, name) for name in _TABLE_ENTRY.names if name != "length"}
+            data += _TABLE_ENTRY.write({**values, "length": len(one.address)}) + one.address
+        return data + bytes(len(data) % 2)
+
+
+_TABLE_HEAD = Layout(("count", U16))
+_TABLE_ENTRY = Layout(
+    ("port_identity", PORT_IDENTITY),
+    ("quality", QUALITY),
+    ("selected", U8),
+    ("port_state", U8),
+    ("priority1", U8),
+    ("priority2", U8),
+    ("protocol", U16),
+    ("length", U16),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortHwclock(Record):
+    """PORT_HWCLOCK_NP (linuxptp 4.0 on; read-write socket only). phc_index: -1 where the port has none."""
+
+    port_identity: Annotated[PortIdentity, PORT_IDENTITY]
+    phc_index: Annotated[int, I32]
+    flags: Annotated[int, U8]
+    reserved: Annotated[int, U8]
+
+    @property
+    def virtual_clock(self) -> bool:
+        """Whether the PHC is a virtual clock on another one."""
+        return bool(self.flags & 1)
+
+
 DataSet = (
     DefaultDataSet
     | CurrentDataSet
@@ -352,6 +483,9 @@ DataSet = (
     | GrandmasterSettings
     | PortProperties
     | PortStats
+    | PortServiceStats
+    | UnicastMasterTable
+    | PortHwclock
 )
 
 DATA_SETS: dict[int, type[DataSet]] = {
@@ -364,4 +498,7 @@ DATA_SETS: dict[int, type[DataSet]] = {
     0xC001: GrandmasterSettings,
     0xC004: PortProperties,
     0xC005: PortStats,
+    0xC007: PortServiceStats,
+    0xC008: UnicastMasterTable,
+    0xC009: PortHwclock,
 }

@@ -41,7 +41,7 @@ if sys.argv[1] == "chronyd":
 else:
     with ptp4l._abstract() as link:
         link.connect("/var/run/ptp4l")
-        ptp4l._Conversation(Spy(link), "x", 2).read(0, 0)
+        ptp4l.Conversation(Spy(link), "x", 2).read(0, 0)
     print(json.dumps(log))
 """
 
