@@ -41,7 +41,7 @@ VERBS: tuple[str, ...] = (
 )
 """Verbs in the order of the main job. Each is a module of this package with a function of the same name."""
 
-GROUPS: tuple[str, ...] = ("agent", "lab", "trace", "logs")
+GROUPS: tuple[str, ...] = ("inventory", "agent", "lab", "trace", "logs")
 """Verbs that have verbs of their own: modules with a typer app named `app`."""
 
 INTERRUPTED, READER_GONE = 130, 141
