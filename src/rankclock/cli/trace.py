@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,9 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", help="Where to wr
 Format = Annotated[
     str,
     typer.Option(
-        "--format", help="archive (a .zip for Perfetto, traces as they are), rewritten (a folder), merged (one trace)."
+        "--format",
+        help="archive (a .zip for Perfetto, traces as they are), rewritten (a folder), merged (one trace), "
+        "pftrace (one native Perfetto trace with clock snapshots).",
     ),
 ]
 
@@ -304,6 +307,14 @@ def _write(digests: Mapping[int, TraceDigest], alignment: Alignment, output: Pat
     elif form == "merged":
         with _published(output) as part:
             _dump(merged(digests, alignment, common_base_ns(digests)), part, packed=output.suffix == ".gz")
+    elif form == "pftrace":
+        from rankclock.traces.pftrace import pftrace
+
+        left_out: Counter[str] = Counter()
+        with _published(output) as part:
+            _dump(pftrace(digests, alignment, left_out), part, packed=output.suffix == ".gz")
+        for why, number in left_out.items():
+            err().print(f"left out: {number} with {why}", markup=False)
     elif form == "rewritten":
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise UserError(f"{output}: expected a folder that is new or empty, to write {len(digests)} traces into")
@@ -315,7 +326,7 @@ def _write(digests: Mapping[int, TraceDigest], alignment: Alignment, output: Pat
                 pieces = rewritten(digest, alignment.ranks[rank], alignment, base_ns)
                 _dump(pieces, part / f"rank{rank}.json", packed=False)
     else:
-        raise UserError(f"--format {form}: expected archive, rewritten or merged")
+        raise UserError(f"--format {form}: expected archive, rewritten, merged or pftrace")
     return str(output)
 
 

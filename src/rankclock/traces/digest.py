@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rankclock.traces.communication import elements_of, integer_of, kernel_span,
 from rankclock.traces.kinds import Kind, kind_of_kernel, kind_of_name
 from rankclock.traces.microseconds import ns_of_text
 from rankclock.traces.read_chrome import Batch, ChromeReader, Document
+from rankclock.traces.read_pftrace import PftraceReader, is_pftrace
 from rankclock.traces.salvage import Event, Loss
 from rankclock.traces.source import ByteSource
 from rankclock.traces.spans import (
@@ -35,7 +37,7 @@ from rankclock.traces.spans import (
 )
 from rankclock.wire.clock_record import METADATA_KEY
 
-__all__ = ["CLOCK_KEY", "FileDigest", "TraceDigest", "digest_file", "rank_of_name"]
+__all__ = ["CLOCK_KEY", "FileDigest", "TraceDigest", "digest_file", "rank_of_name", "reader_of"]
 
 CLOCK_KEY = METADATA_KEY
 """Top-level key under which a profiler trace carries its rank's clock record."""
@@ -65,7 +67,7 @@ _STEP = re.compile(r"ProfilerStep#(\d+)$")
 class TraceDigest:
     """What one document of one file holds. Instants are ns; `base_ns` is already in them.
 
-    form: 'chrome' or 'flight recorder'. rank: None where unknown; rank_from: who says it, '' where nobody does.
+    form: 'chrome', 'pftrace', 'flight recorder'. rank: None where unknown; rank_from: who says it, '' if nobody.
     realtime: instants count from 1970 on the rank's CLOCK_REALTIME; otherwise from an unknown start.
     first_ns, last_ns: the earliest start and the latest end with a usable time. window_ns: what the profiler says that
     it recorded. zero_time: events at 0, by phase. no_time: events whose ts is no number; no_duration: complete events
@@ -123,9 +125,9 @@ class FileDigest:
 
 
 def digest_file(path: Path, *, rank: int | None = None, busy: bool = False) -> FileDigest:
-    """Read a Chrome trace. rank: the user's word on it. busy: collect when the rank computed. Raises UserError."""
+    """Read a Chrome or Perfetto trace. rank: the user's word. busy: collect when it computed. Raises UserError."""
     source = ByteSource(path)
-    reader = ChromeReader(source)
+    reader = reader_of(source)
     collectors: dict[int, _Collector] = {}
     for batch in reader:
         collector = collectors.get(batch.document.index)
@@ -145,6 +147,14 @@ def digest_file(path: Path, *, rank: int | None = None, busy: bool = False) -> F
     return FileDigest(path=path, traces=traces, notes=tuple(notes))
 
 
+def reader_of(source: ByteSource) -> ChromeReader | PftraceReader:
+    """The reader of events that a file needs, by how it begins."""
+    pieces = iter(source)
+    first = next(pieces, b"")
+    kind = PftraceReader if is_pftrace(first) else ChromeReader
+    return kind(chain([first], pieces))
+
+
 def rank_of_name(name: str) -> int | None:
     """The rank that a file's name states ('rank3.json', 't.r3.json.gz'), None where it states none."""
     found = {int(number) for match in _RANK_IN_NAME.finditer(name) for number in match.groups() if number}
@@ -155,7 +165,7 @@ def rank_of_name(name: str) -> int | None:
 class _Context:
     path: Path
     source: ByteSource
-    reader: ChromeReader
+    reader: ChromeReader | PftraceReader
     rank: int | None
     notes: tuple[str, ...]
 
@@ -341,6 +351,7 @@ class _Collector:
         self._sequences_of_calls()
         return TraceDigest(
             path=context.path,
+            form="chrome" if isinstance(reader, ChromeReader) else "pftrace",
             document=document.index,
             documents=len(reader.documents),
             size=reader.size,

@@ -22,7 +22,7 @@ from rankclock.traces.microseconds import ns_of_text, text_of_ns
 from rankclock.traces.source import ByteSource
 from rankclock.traces.timemap import Alignment, RankMap
 
-__all__ = ["common_base_ns", "merged", "rewritten"]
+__all__ = ["common_base_ns", "merged", "rewritten", "what_holds"]
 
 PIECE = 8 << 20
 OVERLAP = 4096
@@ -47,7 +47,7 @@ def rewritten(digest: TraceDigest, rank_map: RankMap, alignment: Alignment, base
     """The pieces of one trace in cluster time. Raises UserError before the first where it cannot be."""
     begin, end = _events_of(digest, rank_map)
     stamps = _Stamps(digest=digest, rank_map=rank_map, base_ns=base_ns)
-    head = json.dumps({ALIGNED_KEY: _short(alignment, rank_map)}, ensure_ascii=True).encode()[1:-1]
+    head = json.dumps({ALIGNED_KEY: what_holds(alignment, rank_map)}, ensure_ascii=True).encode()[1:-1]
     first = True
     for where, piece in _regions(digest.path, begin, end):
         if where == "events":
@@ -65,7 +65,7 @@ def merged(digests: Mapping[int, TraceDigest], alignment: Alignment, base_ns: in
     how = {
         "reference": alignment.reference,
         "method": alignment.method,
-        "ranks": [_short(alignment, alignment.ranks[rank]) for rank in digests],
+        "ranks": [what_holds(alignment, alignment.ranks[rank]) for rank in digests],
     }
     head = {"displayTimeUnit": "ms", "baseTimeNanoseconds": base_ns, ALIGNED_KEY: how}
     yield json.dumps(head, ensure_ascii=True).encode()[:-1] + b', "traceEvents": [\n'
@@ -87,7 +87,7 @@ def merged(digests: Mapping[int, TraceDigest], alignment: Alignment, base_ns: in
     yield b"\n]}\n"
 
 
-def _short(alignment: Alignment, rank_map: RankMap) -> dict[str, Any]:
+def what_holds(alignment: Alignment, rank_map: RankMap) -> dict[str, Any]:
     """What a reader needs to judge the stamps."""
     first, last = rank_map.pieces[0].start_ns, rank_map.pieces[-1].end_ns
     return {

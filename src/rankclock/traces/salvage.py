@@ -26,6 +26,7 @@ class Event(msgspec.Struct, gc=False):
     dur: msgspec.Raw = msgspec.Raw(b"")
     pid: msgspec.Raw = msgspec.Raw(b"")
     tid: msgspec.Raw = msgspec.Raw(b"")
+    id: msgspec.Raw = msgspec.Raw(b"")
     args: msgspec.Raw = msgspec.Raw(b"")
 
 
@@ -222,7 +223,7 @@ def _event(value: dict[str, Any]) -> Event:
         ph=value["ph"],
         cat=_text(value.get("cat")),
         name=_text(value.get("name")),
-        **{key: _raw(value[key]) for key in ("ts", "dur", "pid", "tid", "args") if key in value},
+        **{key: _raw(value[key]) for key in ("ts", "dur", "pid", "tid", "id", "args") if key in value},
     )
 
 
