@@ -47,7 +47,7 @@ class GpsdReceiver:
 
     @property
     def used(self) -> int | None:
-        """Satellites used in the fix, None where gpsd did not say. Without a fix gpsd 3.22 goes on with the old count."""
+        """Satellites used in the fix, None where unsaid. Without a fix gpsd 3.22 goes on with its old count: 0."""
         if self.mode in _NO_FIX:
             return 0
         report = self.reports.get("SKY")
