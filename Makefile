@@ -3,7 +3,7 @@ PY := .venv/bin/python
 STAMP := .venv/.ready
 TRAINING := .venv/.training
 
-.PHONY: setup setup-training demo test test-slow check lint types arch bench docs lock clean
+.PHONY: setup setup-training demo test test-slow test-releases check lint types arch bench docs lock clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,12 @@ test: setup-training
 test-slow: setup-training
 	$(PY) -m pytest -m slow --timeout 600
 
+test-releases: setup  # what is rendered, and the option tables, held to the parsers of newer Debian suites
+	for suite in trixie sid; do \
+	  bash scripts/unpack_release.sh $$suite .daemons-$$suite && \
+	  RANKCLOCK_DAEMONS=$$PWD/.daemons-$$suite/bin $(PY) -m pytest tests/system/test_parsers.py || exit 1; \
+	done
+
 check: lint types arch test
 
 lint: setup
@@ -47,4 +53,4 @@ lock:  # after changing dependencies: resolve anew in a clean environment and wr
 	@bash scripts/lock.sh
 
 clean:
-	rm -rf .venv .daemons site build dist out
+	rm -rf .venv .daemons .daemons-* site build dist out
