@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankclock.cli.output import err, print_json
+from rankclock.cli.output import err
 from rankclock.cli.trace import Json, Records, rank_options, record_files
 from rankclock.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from rankclock.traces.merge_logs import LogCounts, MergedLine
 
 __all__ = ["app"]
 
@@ -42,40 +48,41 @@ def merge(
 
     Example: rankclock logs merge run/logs/rank*.log --clock run/
     """
-    from rankclock.timebase import format_span_ns
     from rankclock.traces.align import find_records, read_records
     from rankclock.traces.log_lines import Zone
     from rankclock.traces.merge_logs import LogCounts, merge_logs
-    from rankclock.training.log_stamps import utc_text
 
     counts = LogCounts()
     read = read_records(record_files(records) if records else find_records(files))
     how = Zone(offset_s=_zone_s(zone), year=year or datetime.now(UTC).year)
     lines = merge_logs(files, read, ranks=rank_options(ranks, files), zone=how, counts=counts)
-    entries = []
-    for line in lines:
-        if as_json:
-            entries.append(
-                {
-                    "rank": line.rank,
-                    "lo_ns": line.lo_ns,
-                    "hi_ns": line.hi_ns,
-                    "clock_known": line.clock_known,
-                    "unsure": line.unsure,
-                    "text": line.text,
-                }
-            )
-            continue
-        middle_ns, bound_ns = (line.lo_ns + line.hi_ns) // 2, (line.hi_ns - line.lo_ns + 1) // 2
-        mark = "?" if not line.clock_known else "~" if line.unsure else " "
-        head = f"{utc_text(middle_ns)} ±{format_span_ns(bound_ns):<8} {mark} rank{line.rank}"
-        sys.stdout.write(f"{head} | {line.text}\n")
     if as_json:
-        print_json({"schema": "rankclock-logs/1", "entries": entries, "lines": counts.lines, "unsure": counts.unsure})
+        _write_json(lines, counts)
+    else:
+        _write_text(lines)
     unknown = f"; clocks unknown: ranks {sorted(counts.unknown_ranks)}" if counts.unknown_ranks else ""
     said = f"{counts.lines} lines, {counts.entries} stamped, {counts.unsure} in an order that is a guess{unknown}"
     err().print(said + (f"; {counts.unstamped} before the first stamp" if counts.unstamped else ""), markup=False)
     return ExitCode.CANNOT_TELL if counts.unknown_ranks else ExitCode.OK
+
+
+def _write_text(lines: Iterable[MergedLine]) -> None:
+    from rankclock.timebase import format_span_ns
+    from rankclock.training.log_stamps import utc_text
+
+    for line in lines:
+        middle_ns, bound_ns = (line.lo_ns + line.hi_ns) // 2, (line.hi_ns - line.lo_ns + 1) // 2
+        mark = "?" if not line.clock_known else "~" if line.unsure else " "
+        head = f"{utc_text(middle_ns)} ±{format_span_ns(bound_ns):<8} {mark} rank{line.rank}"
+        sys.stdout.write(f"{head} | {line.text}\n")
+
+
+def _write_json(lines: Iterable[MergedLine], counts: LogCounts) -> None:
+    """One object, written entry by entry: logs of a day need not fit into memory."""
+    sys.stdout.write('{"schema": "rankclock-logs/1", "entries": [')
+    for number, line in enumerate(lines):
+        sys.stdout.write(("," if number else "") + "\n" + json.dumps(asdict(line), ensure_ascii=False))
+    sys.stdout.write(f'\n], "lines": {counts.lines}, "unsure": {counts.unsure}}}\n')
 
 
 def _zone_s(text: str) -> int:

@@ -21,6 +21,7 @@ from rankclock.errors import DecodeError
 from rankclock.traces.communication import elements_of, integer_of, kernel_span, lane_of, object_of
 from rankclock.traces.kinds import Kind, kind_of_kernel, kind_of_name
 from rankclock.traces.microseconds import ns_of_text
+from rankclock.traces.nccl_plugin import PluginCollectives
 from rankclock.traces.read_chrome import Batch, ChromeReader, Document
 from rankclock.traces.read_pftrace import PftraceReader, is_pftrace
 from rankclock.traces.salvage import Event, Loss
@@ -203,12 +204,16 @@ class _Collector:
     calls: dict[str, dict[str, Any]] = field(default_factory=dict)
     steps: list[tuple[int, int, int]] = field(default_factory=list)
     window: tuple[int, int] | None = None
+    plugin: PluginCollectives = field(default_factory=PluginCollectives)
     gpu_busy: list[tuple[float, float]] = field(default_factory=list)
     threads: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, batch: Batch) -> None:
         self.phases.update(event.ph for event in batch.events)
         timed = [event for event in batch.events if event.ph != "M"]
+        for event in timed:
+            if event.ph in ("b", "e") and (span := self.plugin.take(event)) is not None:
+                self.spans.append(span)
         if timed and not self._add_usual(timed):
             for event in timed:
                 self._add_any(event)
@@ -380,7 +385,7 @@ class _Collector:
             window_ns=None if self.window is None else (self.window[0] + shift_ns, self.window[1] + shift_ns),
             longest_ns=self.longest_ns,
             collectives=Columns.of(self.spans, shift_ns=shift_ns),
-            enqueued=self.enqueued,
+            enqueued=self.enqueued + self.plugin.enqueued_only,
             steps=tuple(sorted((number, start + shift_ns, end + shift_ns) for number, start, end in self.steps)),
             busy_ns=self._busy(shift_ns) if self.busy else None,
             clock_record=values.get(CLOCK_KEY),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import subprocess
@@ -216,3 +217,30 @@ def test_what_cannot_be_merged_is_one_line(
     assert done.returncode == 2
     assert why in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_json_is_one_object_written_as_it_goes_with_the_same_entries_as_the_text(tmp_path: Path) -> None:
+    record = ["--clock", str(tmp_path)]
+    (tmp_path / "rankclock-clock.rank0.jsonl").write_text("")
+    for rank in range(2):
+        with (tmp_path / f"rank{rank}.log").open("w") as file:
+            for number in range(6_000):
+                file.write(f"2026-03-14 12:{number // 100 % 60:02d}:00,{rank:03d} INFO {'x' * 2000}\n")
+    files = [str(tmp_path / f"rank{rank}.log") for rank in range(2)]
+    program = (
+        "import resource, sys\nfrom rankclock.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "sys.stderr.write(f'peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}')\n"
+    )
+    peaks, outputs = [], []
+    for more in ([], ["--json"]):
+        argv = [sys.executable, "-c", program, "logs", "merge", *files, *record, *more]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stderr.rpartition("peak ")[2]))
+        outputs.append(done.stdout)
+    value = json.loads(outputs[1])
+    assert (value["schema"], value["lines"], len(value["entries"])) == ("rankclock-logs/1", 12_000, 12_000)
+    assert [entry["rank"] for entry in value["entries"]] == [
+        int(line.partition("rank")[2][0]) for line in outputs[0].splitlines()
+    ]
+    assert peaks[1] < peaks[0] + 8_000, f"KiB, text and JSON: {peaks}"
