@@ -220,8 +220,6 @@ def test_what_cannot_be_merged_is_one_line(
 
 
 def test_json_is_one_object_written_as_it_goes_with_the_same_entries_as_the_text(tmp_path: Path) -> None:
-    record = ["--clock", str(tmp_path)]
-    (tmp_path / "rankclock-clock.rank0.jsonl").write_text("")
     for rank in range(2):
         with (tmp_path / f"rank{rank}.log").open("w") as file:
             for number in range(6_000):
@@ -234,7 +232,7 @@ def test_json_is_one_object_written_as_it_goes_with_the_same_entries_as_the_text
     )
     peaks, outputs = [], []
     for more in ([], ["--json"]):
-        argv = [sys.executable, "-c", program, "logs", "merge", *files, *record, *more]
+        argv = [sys.executable, "-c", program, "logs", "merge", *files, *more]
         done = subprocess.run(argv, capture_output=True, text=True, check=True)
         peaks.append(int(done.stderr.rpartition("peak ")[2]))
         outputs.append(done.stdout)
