@@ -38,8 +38,8 @@ def facts_of(case: Path) -> dict[str, Facts]:
     return found
 
 
-WITHOUT_PARSER = ("/ntp.conf", ".rules", "/applications.d/rankclock", ".xml")
-"""ntpd starts with what it reads, udev says nothing before systemd 254, ufw and firewalld take files as they come."""
+WITHOUT_PARSER = (".rules", "/applications.d/rankclock", ".xml")
+"""udev says nothing before systemd 254; ufw and firewalld take files as they come."""
 
 
 def with_releases(cluster: Cluster, facts: dict[str, Facts], installed: dict[str, str]) -> dict[str, Facts]:

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["lint"]
 
 MAX_BYTES = 4 << 20
-MAX_FILES = 500
+MAX_FILES = 20_000
+TIME_DAEMONS = re.compile(r"\b(ptp4l|phc2sys|ts2phc|timemaster|chronyd?|gpsd|ntpd)\b")
 
 
 ABOUT = {"NTP_CONF_WEAK": "ntp", "LOCAL_DRIVER_IN_CHRONY": "chrony", "PTP4L_CONF": "ptp4l"}
 """Rules on one dialect: a pasted line may be of two, a file is of one."""
+
+SAID_WITH_ITS_PLACE = ("DOMAINS_DIFFER",)
+"""Rules on pasted text that the comparison of one machine's files knows better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,9 @@ class Mark:
 
 
 def lint(
-    files: Annotated[list[Path], typer.Argument(help="Configurations, units, scripts; several are judged together.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Configurations, units, scripts, or a folder with an etc/; judged together.")
+    ],
     *,
     chrony: Annotated[
         str | None,
@@ -62,18 +68,22 @@ def lint(
     Reads chrony.conf, ntp.conf, timesyncd.conf, ptp4l.conf, ts2phc.conf, timemaster.conf, gpsd's defaults, and the
     command lines of ptp4l, phc2sys and ts2phc in units and scripts. The daemons that are installed here are asked too,
     where they are of that release. What a chrony.conf includes is read too. Files of one machine (what stands before
-    /etc, /usr, /lib or /run in their paths; else one folder) are searched for a second owner of the system clock.
+    /etc, /usr, /lib or /run in their paths; else one folder) are searched for a second owner of the system clock and
+    for daemons that miss each other (domain, socket, segment). A folder stands for all that is known below its etc/.
     Exit 0 where nothing is found, 1 where something is, 4 where a file is of no kind that is known here.
 
     Example: rankclock lint /etc/chrony/chrony.conf /etc/systemd/system/phc2sys.service --linuxptp 4.2
     """
     releases = _releases(chrony, linuxptp)
+    files = [one for given in files for one in _files_of(given)]
     found = list(_with_included(files))
     texts, kinds = {path: text for path, text, _ in found}, {path: kind for path, _, kind in found}
     marks = [mark for path, text in texts.items() for mark in _by_tables(path, text, kinds[path], releases)]
     marks += [mark for path in files for mark in _by_daemon(path, kinds[str(path)], releases)]
-    marks += _by_owners(texts, kinds)
+    marks += _across_files(texts, kinds)
     marks += [mark for mark in _by_rules(texts) if kinds[mark.path] in (None, ABOUT.get(mark.says, kinds[mark.path]))]
+    if any(mark.says == "across files" for mark in marks):
+        marks = [mark for mark in marks if mark.says not in SAID_WITH_ITS_PLACE]
     marks = sorted(dict.fromkeys(marks), key=lambda mark: (mark.path, mark.line, mark.says))
     unknown = [path for path, kind in kinds.items() if kind is None]
     if as_json:
@@ -126,6 +136,28 @@ def _releases(chrony: str | None, linuxptp: str | None) -> dict[str, Release]:
     return found
 
 
+PLACES = (
+    "chrony/chrony.conf", "chrony/conf.d/*.conf", "chrony/sources.d/*.sources", "chrony.conf", "ntp.conf",
+    "ntpsec/ntp.conf", "linuxptp/*.conf", "ptp4l*.conf", "default/gpsd", "systemd/timesyncd.conf",
+    "systemd/timesyncd.conf.d/*.conf", "systemd/system/*.service", "systemd/system/*.service.d/*.conf",
+)  # fmt: skip
+"""Below an /etc. Of units only those that start a time daemon count."""
+
+
+def _files_of(given: Path) -> list[Path]:
+    """The file itself; of a folder (an /etc, or what has one: a machine's root, a rendered node, many of them) all that
+    is known of time. Raises UserError where there is nothing.
+    """
+    if not given.is_dir():
+        return [given]
+    trees = [given] if given.name == "etc" else sorted([given / "etc", *given.glob("*/etc")])
+    found = [path for tree in trees for place in PLACES for path in sorted(tree.glob(place)) if path.is_file()]
+    known = [path for path in found if "systemd/system" not in str(path) or TIME_DAEMONS.search(_text(path))]
+    if not known:
+        raise UserError(f"{given}: no configuration of a time daemon below its etc/: name an /etc, or files")
+    return known
+
+
 def _with_included(files: list[Path]) -> Iterator[tuple[str, str, str | None]]:
     """(path, text, dialect) of the files, and of what chrony.conf files among them include."""
     from rankclock.configs.lint import dialect_of, included
@@ -168,7 +200,9 @@ def _by_tables(path: str, text: str, kind: str | None, releases: dict[str, Relea
     from rankclock.configs.lint import lint_chrony, lint_ptp4l
     from rankclock.configs.lint_commands import lint_commands
     from rankclock.configs.lint_gpsd import lint_gpsd
+    from rankclock.configs.lint_ntp import lint_ntp
     from rankclock.configs.lint_timemaster import lint_timemaster
+    from rankclock.configs.lint_timesyncd import lint_timesyncd
 
     chrony, linuxptp = releases["chrony"].version, releases["ptp4l"].version
     ways: dict[str, Callable[[], list[Problem]]] = {
@@ -178,14 +212,17 @@ def _by_tables(path: str, text: str, kind: str | None, releases: dict[str, Relea
         "timemaster": lambda: lint_timemaster(text, linuxptp, chrony),
         "commands": lambda: lint_commands(text, linuxptp),
         "gpsd": lambda: lint_gpsd(text),
+        "ntp": lambda: lint_ntp(text),
+        "timesyncd": lambda: lint_timesyncd(text),
     }
     for one in ways[kind]() if kind in ways else ():
         severity = "rejected" if one.rejected else "warning"
         yield Mark(path=path, line=one.line, severity=severity, what=one.what, do=one.do, says="options")
 
 
-def _by_owners(texts: dict[str, str], kinds: dict[str, str | None]) -> Iterator[Mark]:
-    """Files of one machine by which more than one program steers the system clock: a mark at each."""
+def _across_files(texts: dict[str, str], kinds: dict[str, str | None]) -> Iterator[Mark]:
+    """Files of one machine that do not fit, and by which more than one program steers the system clock."""
+    from rankclock.configs.across import contradictions
     from rankclock.configs.owners import ConfigFile, conflicts
 
     files = [ConfigFile(path=path, text=text, dialect=kinds[path] or "") for path, text in texts.items()]
@@ -195,6 +232,8 @@ def _by_owners(texts: dict[str, str], kinds: dict[str, str | None]) -> Iterator[
             what = f"{owner.program} steers the system clock ({owner.how}), and so does {others}: both, if both run"
             do = "let exactly one own CLOCK_REALTIME; disable and mask the others"
             yield Mark(path=owner.path, line=owner.line, severity="risk", what=what, do=do, says="owners")
+    for one in contradictions(files):
+        yield Mark(path=one.path, line=one.line, severity="fault", what=one.what, do=one.do, says="across files")
 
 
 def _by_daemon(path: Path, kind: str | None, releases: dict[str, Release]) -> Iterator[Mark]:

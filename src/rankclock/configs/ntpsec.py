@@ -81,7 +81,7 @@ def _restrictions(role: NodeRole) -> list[ConfigLine]:
     serves = "its nodes may ask for time" if role.clients else "nobody is turned away by name; the firewall decides"
     return [
         ConfigLine(
-            text="restrict default kod limited nomodify nopeer noquery",
+            text="restrict default kod limited nomodify noquery",
             why=f"no stranger changes or reads anything, or asks too often; {serves}",
         ),
         ConfigLine(text="restrict 127.0.0.1", why="rankclock and ntpq on this machine read its state"),

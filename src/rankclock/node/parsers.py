@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -148,6 +149,51 @@ def _systemd(path: Path, find: Finder) -> ParserVerdict:
     return ParserVerdict(what=str(path), program="systemd-analyze", accepted=not own, said=own[0] if own else "")
 
 
+_NTPD_HAS_READ = ("INIT: Using ", "IO: Listen", "INIT: MRU")
+_NTPD_SAYS = re.compile(r"CONFIG: (.*(?:syntax error in|invalid argument|provided value|failed to open).*)")
+
+
+def _ntpd(path: Path, find: Finder) -> ParserVerdict:
+    """ntpd cannot only check a file: it is started without power over the clock, and ended once it has read it."""
+    what = str(path)
+    try:
+        program, prefix = find("ntpd"), _isolation()
+    except HostError as error:
+        return ParserVerdict(what=what, program="ntpd", accepted=None, said=str(error))
+    if prefix is None or not prefix:
+        said = "ntpd is only started where a network namespace keeps it to itself, and none can be made"
+        return ParserVerdict(what=what, program="ntpd", accepted=None, said=said)
+    process = subprocess.Popen(
+        [*prefix, str(program), "-n", "-c", what],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+    )
+    timer = threading.Timer(TIMEOUT_S, process.kill)
+    timer.start()
+    faults, has_read = [], False
+    try:
+        for line in process.stdout or ():
+            found = _NTPD_SAYS.search(line)
+            if found is not None:
+                faults.append(found[1])
+            if any(mark in line for mark in _NTPD_HAS_READ):
+                has_read = True
+                break
+    finally:
+        timer.cancel()
+        process.kill()
+        process.communicate()
+    return ParserVerdict(
+        what=what,
+        program="ntpd",
+        accepted=False if faults else True if has_read else None,
+        said=faults[0] if faults else "",
+    )
+
+
 def _ask(path: Path, program: str, arguments: Sequence[str], find: Finder) -> ParserVerdict:
     """A program that says no by its exit code, and why on standard error."""
     done = _run(str(path), program, arguments, find)
@@ -219,6 +265,7 @@ _PARSERS: tuple[tuple[str, str, Callable[[Path, Finder], ParserVerdict]], ...] =
     ("ptp4l", "ptp4l.conf", _ptp4l),
     ("ts2phc", "ts2phc.conf", _ptp4l),  # linuxptp's programs share one parser and one table of settings
     ("timemaster", "timemaster.conf", _timemaster),
+    ("ntp", "ntp.conf", _ntpd),
     ("unit", "*.service", _systemd),
     ("nftables", "*.nft", lambda path, find: _ask(path, "nft", ["-c", "-f", str(path)], find)),
     ("gpsd", "default/gpsd", lambda path, find: _ask(path, "sh", ["-n", str(path)], find)),
