@@ -9,6 +9,7 @@ processes of their own.
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from rankclock.traces.rewrite import common_base_ns, merged, rewritten
 from rankclock.traces.synthetic import START_TRUE_NS, Job, SyntheticJob, write_traces
 
 S = 1_000_000_000
+_STAMP = re.compile('"<([0-9.]+)>"')
 
 
 def make(folder: Path, megabytes: int) -> list[Path]:
@@ -40,8 +42,11 @@ def make(folder: Path, megabytes: int) -> list[Path]:
             file.write(json.dumps(value)[:-1] + ', "traceEvents": [')
             for copy in range(copies):
                 for index, event in enumerate(events):
-                    moved = {**event, "ts": round(event["ts"] + copy * span_us, 3)} if "ts" in event else event
-                    file.write(("" if copy == index == 0 else ",\n") + json.dumps(moved))
+                    if copy and event["ph"] == "M":
+                        continue
+                    moved = {**event, "ts": f"<{event.get('ts', 0) + copy * span_us:.3f}>"}
+                    # Three decimals, as the profiler writes them.
+                    file.write(("" if copy == index == 0 else ",\n") + _STAMP.sub(r"\1", json.dumps(moved)))
             file.write("]}")
         paths.append(path)
     return paths

@@ -19,6 +19,7 @@ import numpy as np
 from rankclock.errors import DecodeError, UserError
 from rankclock.traces.digest import ALIGNED_KEY, TraceDigest
 from rankclock.traces.microseconds import ns_of_text, text_of_ns
+from rankclock.traces.restamp import METADATA, event_around, restamped
 from rankclock.traces.source import ByteSource
 from rankclock.traces.timemap import Alignment, RankMap
 
@@ -33,7 +34,7 @@ _NUMBER = re.compile(rb'"?-?[0-9][0-9.eE+-]*"?')
 _BASE = re.compile(rb'("baseTimeNanoseconds"\s*:\s*)-?[0-9]+')
 _PROCESS = re.compile(rb'"pid"\s*:\s*(?:-?[0-9]+|"(?:[^"\\]|\\.)*")')
 _FLOW = re.compile(rb'"ph"\s*:\s*"[stf]"\s*,\s*"id"\s*:\s*([0-9]+)')
-_ESCAPED = (b'\\"ts"', b'\\"pid"')
+_ESCAPED_STAMP, _ESCAPED_PROCESS = b'\\"ts"', b'\\"pid"'
 """Keys inside of texts: rare, and then the work on bytes is refused."""
 
 
@@ -76,6 +77,8 @@ def merged(digests: Mapping[int, TraceDigest], alignment: Alignment, base_ns: in
         begin, end = regions[rank]
         for where, piece in _regions(digest.path, begin, end):
             if where == "events":
+                if _ESCAPED_PROCESS in piece:
+                    raise UserError(f'{digest.path}: "pid" in a text: --format rewritten or archive can take it')
                 own = numbers.replaced(stamps.replaced(piece), rank)
                 if comma and own.strip():
                     yield comma
@@ -115,26 +118,30 @@ def _events_of(digest: TraceDigest, rank_map: RankMap) -> tuple[int, int]:
 
 def _regions(path: Path, begin: int, end: int) -> Iterator[tuple[str, bytes]]:
     """The unpacked file as ('text'|'events', bytes); events in large pieces that end between two of them."""
-    at, held = 0, b""
+    at, size = 0, 0
+    held: list[bytes] = []
     for chunk in ByteSource(path):
         for where, part in _cut(chunk, at, begin, end):
             if where == "text":
                 if held:
-                    yield "events", held
-                    held = b""
+                    yield "events", b"".join(held)
+                    held, size = [], 0
                 yield where, part
                 continue
-            held += part
-            if len(held) >= PIECE:
+            held.append(part)
+            size += len(part)
+            if size >= PIECE:
                 # Between two events, and far from a key whose value is still to come.
-                cut = held.rfind(b"}", 0, len(held) - OVERLAP) + 1
-                following = held.find(b"{", cut)
-                if cut and following > 0 and held[cut:following].strip() == b",":
-                    yield "events", held[:cut]
-                    held = held[cut:]
+                whole = b"".join(held)
+                cut = whole.rfind(b"}", 0, len(whole) - OVERLAP) + 1
+                following = whole.find(b"{", cut)
+                if cut and following > 0 and whole[cut:following].strip() == b",":
+                    yield "events", whole[:cut]
+                    whole = whole[cut:]
+                held, size = [whole], len(whole)
         at += len(chunk)
     if held:
-        yield "events", held
+        yield "events", b"".join(held)
 
 
 def _cut(chunk: bytes, at: int, begin: int, end: int) -> Iterable[tuple[str, bytes]]:
@@ -156,10 +163,16 @@ class _Stamps:
 
     def replaced(self, piece: bytes) -> bytes:
         """The piece with its stamps in cluster time; those that are 0 or no time stay as they are."""
+        own_base_ns = self.digest.base_ns or 0
+        found = restamped(piece, self.rank_map, own_base_ns=own_base_ns, base_ns=self.base_ns)
+        return self.one_by_one(piece) if found is None else found
+
+    def one_by_one(self, piece: bytes) -> bytes:
+        """The same, stamp by stamp: for what is unusual, and to say what is wrong."""
         parts = _KEY.split(piece)  # before, key, behind, key, behind, ...
         behind = parts[2::2]
-        if any(key in piece for key in _ESCAPED):
-            raise UserError(f'{self.digest.path}: "ts" or "pid" in a text: --format archive takes the file as it is')
+        if _ESCAPED_STAMP in piece:
+            raise UserError(f'{self.digest.path}: "ts" in a text: --format archive takes the file as it is')
         if len(behind) > piece.count(b'"ph"'):
             raise UserError(f'{self.digest.path}: "ts" inside of arguments: --format archive takes the file as it is')
         if not behind:
@@ -170,7 +183,7 @@ class _Stamps:
         timed = local_ns != _NO_TIME
         mapped = self.rank_map.to_cluster(local_ns)
         outside = np.flatnonzero(timed & ~mapped.known).tolist()
-        if not all(_METADATA.search(_event_around(parts, index)) for index in outside):
+        if not all(METADATA.search(event_around(parts[2 * index], parts[2 * index + 2])) for index in outside):
             count = f"{len(outside)} events lie"
             raise UserError(f"{self.digest.path}: {count} outside of the time that the clock is known for")
         timed &= mapped.known  # names of processes and threads have stamps that mean nothing
@@ -189,15 +202,6 @@ def _number_of(part: bytes) -> bytes:
         return part[:end].rstrip()
     found = _NUMBER.match(part)
     return b"" if found is None else found[0]
-
-
-_METADATA = re.compile(rb'"ph"\s*:\s*"M"')
-
-
-def _event_around(parts: list[bytes], index: int) -> bytes:
-    """The text of the event of the `index`-th stamp, about, without its arguments."""
-    before, behind = parts[2 * index], parts[2 * index + 2]
-    return before[before.rfind(b"{") + 1 :] + behind.partition(b"{")[0]
 
 
 _NO_TIME = np.iinfo(np.int64).min
