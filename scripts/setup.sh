@@ -40,11 +40,12 @@ python_with_venv || apt_install python3 python3-venv
 python_with_venv || { say "python3 >= 3.11 with venv is needed; found: $(python3 --version 2>&1 || true)"; exit 3; }
 if command -v apt-get >/dev/null; then
   apt_install gcc libc6-dev iproute2 util-linux libcap2 libedit2 libgnutls30 libnettle8 libseccomp2 \
-    libbluetooth3 libbsd0 libdbus-1-3 libgps28 libssl3 libusb-1.0-0
+    dbus-daemon libbluetooth3 libbsd0 libdbus-1-3 libgps28 libssl3 libusb-1.0-0
 fi
 unpack sbin/ptp4l chrony linuxptp  # chronyd, chronyc, ptp4l, pmc, phc2sys
 unpack sbin/ntpd ntpsec
 unpack sbin/gpsd gpsd
+unpack ../lib/systemd/systemd-timesyncd systemd-timesyncd libsystemd-shared
 unpack bin/promtool prometheus prometheus-alertmanager prometheus-node-exporter  # for the tests of rules and dashboards
 [ -x .venv/bin/python ] || python3 -m venv .venv
 say "Python packages of requirements.lock"

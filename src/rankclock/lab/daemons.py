@@ -18,6 +18,7 @@ _PACKAGES = {
     "pmc": "linuxptp",
     "ts2phc": "linuxptp",
     "ntpd": "ntpsec",
+    "dbus-daemon": "dbus-daemon",
 }
 _REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -31,11 +32,11 @@ def find_daemon(name: str) -> Path:
     if os.environ.get("RANKCLOCK_DAEMONS"):
         folders.append(Path(os.environ["RANKCLOCK_DAEMONS"]))
     for root in (Path.cwd(), _REPOSITORY):
-        folders += [root / ".daemons/usr/sbin", root / ".daemons/usr/bin"]
+        folders += [root / ".daemons" / folder for folder in ("usr/sbin", "usr/bin", "lib/systemd", "usr/lib/systemd")]
     for folder in folders:
         if os.access(folder / name, os.X_OK):
             return (folder / name).absolute()
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
+    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin", "/lib/systemd"]))
     if found:
         return Path(found).absolute()
     package = _PACKAGES.get(name, name)

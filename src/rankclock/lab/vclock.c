@@ -252,6 +252,8 @@ int timerfd_settime(int fd, int flags, const struct itimerspec *value, struct it
   clockid_t id = (flags & TFD_TIMER_ABSTIME) && (value->it_value.tv_sec || value->it_value.tv_nsec)
                      ? clock_of_timerfd(fd) : -1;
   if (!ours(id)) return next(fd, flags, value, before);
+  /* Never, as systemd's programs arm a timer to hear of steps: in ns it would overflow into the past. */
+  if (value->it_value.tv_sec > INT64_MAX / NS_PER_S / 2) return next(fd, flags, value, before);
   struct itimerspec host = *value;
   host.it_value = host_deadline(id, &value->it_value);
   if (id == CLOCK_REALTIME) host.it_value = timespec_of(ns_of(&host.it_value) + vc_host_realtime_minus_monotonic());

@@ -25,12 +25,15 @@ from rankclock.node.judge_ntpd import METHOD as NTPD_METHOD
 from rankclock.node.judge_ntpd import judge_ntpd
 from rankclock.node.judge_ptp import METHOD as PTP_METHOD
 from rankclock.node.judge_ptp import describe_role, judge_ptp
+from rankclock.node.judge_timesyncd import METHOD as TIMESYNCD_METHOD
+from rankclock.node.judge_timesyncd import judge_timesyncd, judge_without_bus
 from rankclock.node.linuxptp_options import Phc2sysOptions, phc2sys_options, ptp4l_options
 from rankclock.node.nics import phc_index_of
 from rankclock.node.ntpd import read_ntpd
 from rankclock.node.phc import PhcReading, read_phc
 from rankclock.node.processes import Process, ProcessTable, read_processes
 from rankclock.node.ptp4l import Ptp4lReading, read_ptp4l
+from rankclock.node.timesyncd import last_synchronised, read_timesyncd
 from rankclock.timebase import NS_PER_MS, NS_PER_S, ClockState, Offset, SyncState, format_offset_ns
 from rankclock.wire.ptp_data_sets import PortState
 
@@ -139,6 +142,18 @@ def _claim_of_ntpd(_table: ProcessTable, _process: Process, timeout_s: float) ->
         return judge_ntpd(read_ntpd(timeout_s=timeout_s))
     except PeerError as error:
         return Claim.without_offset(SyncState.UNKNOWN, str(error), method=NTPD_METHOD)
+
+
+def _claim_of_timesyncd(_table: ProcessTable, _process: Process, timeout_s: float) -> Claim:
+    try:
+        return judge_timesyncd(read_timesyncd(timeout_s=timeout_s))
+    except PeerError as error:
+        silent = str(error)
+    try:
+        return judge_without_bus(silent, last_synchronised(), now_ns=kernel.realtime_ns())
+    except OSError as error:
+        why = f"{silent}; its file in /run cannot be seen either: {why_not(error)}"
+        return Claim.without_offset(SyncState.UNKNOWN, why, method=TIMESYNCD_METHOD)
 
 
 # ---- PTP ----
@@ -254,6 +269,7 @@ def _stamping_interfaces() -> list[str]:
 _ASK: dict[str, Callable[[ProcessTable, Process, float], Claim]] = {
     "chronyd": _claim_of_owning_chronyd,
     "ntpd": _claim_of_ntpd,
+    "systemd-timesyncd": _claim_of_timesyncd,
     "ptp4l": _claim_of_ptp4l,
     "phc2sys": _claim_of_phc2sys,
 }
