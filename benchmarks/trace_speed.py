@@ -92,8 +92,9 @@ def way(name: str, folder: Path, paths: list[Path]) -> float:
     alignment = align(digests, records(paths))
     base_ns = common_base_ns(digests)
     began = time.perf_counter()
-    if name == "archive":
-        write_archive(folder / "out.zip", digests, alignment, {rank: f"rank{rank}.json" for rank in digests})
+    if name in ("zip", "tar"):
+        names = {rank: f"rank{rank}.json" for rank in digests}
+        write_archive(folder / f"out.{name}", digests, alignment, names, tar=name == "tar")
     elif name == "merged":
         with (folder / "merged.json").open("wb") as file:
             file.writelines(merged(digests, alignment, base_ns))
@@ -104,7 +105,7 @@ def way(name: str, folder: Path, paths: list[Path]) -> float:
     return time.perf_counter() - began
 
 
-WAYS = ("copy", "read", "archive", "rewritten", "merged", "json", "orjson")
+WAYS = ("copy", "read", "zip", "tar", "rewritten", "merged", "json", "orjson")
 
 
 def main() -> int:

@@ -38,7 +38,7 @@ Format = Annotated[
     str,
     typer.Option(
         "--format",
-        help="archive (a .zip for Perfetto, traces as they are), rewritten (a folder), merged (one trace), "
+        help="archive (a .zip or .tar for Perfetto, traces as they are), rewritten (a folder), merged (one trace), "
         "pftrace (one native Perfetto trace with clock snapshots).",
     ),
 ]
@@ -303,7 +303,8 @@ def _write(digests: Mapping[int, TraceDigest], alignment: Alignment, output: Pat
 
     if form == "archive":
         with _published(output) as part:
-            write_archive(part, digests, alignment, {rank: f"rank{rank}.json" for rank in digests})
+            names = {rank: f"rank{rank}.json" for rank in digests}
+            write_archive(part, digests, alignment, names, tar=output.suffix == ".tar")
     elif form == "merged":
         with _published(output) as part:
             _dump(merged(digests, alignment, common_base_ns(digests)), part, packed=output.suffix == ".gz")
@@ -330,7 +331,7 @@ def _write(digests: Mapping[int, TraceDigest], alignment: Alignment, output: Pat
     return str(output)
 
 
-def _dump(pieces: Iterable[bytes], path: Path, *, packed: bool) -> None:
+def _dump(pieces: Iterable[bytes | bytearray], path: Path, *, packed: bool) -> None:
     import gzip
 
     with gzip.open(path, "wb", compresslevel=6) if packed else path.open("wb") as file:

@@ -10,10 +10,12 @@ Source of the format: Perfetto's reference, "Trace manifest format", version 1.
 from __future__ import annotations
 
 import json
+import os
+import tarfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rankclock.errors import UserError
 from rankclock.timebase import format_span_ns
@@ -24,6 +26,9 @@ from rankclock.traces.timemap import Alignment
 __all__ = ["MANIFEST", "manifest", "write_archive"]
 
 MANIFEST = "perfetto_manifest.json"
+
+MOST_ZIPPED = 2_000_000_000
+"""Larger ZIPs have headers of another version (ZIP64), which Perfetto's reader refuses."""
 
 
 def manifest(digests: Mapping[int, TraceDigest], alignment: Alignment, names: Mapping[int, str]) -> dict[str, Any]:
@@ -47,23 +52,72 @@ def manifest(digests: Mapping[int, TraceDigest], alignment: Alignment, names: Ma
 
 
 def write_archive(
-    out: Path, digests: Mapping[int, TraceDigest], alignment: Alignment, names: Mapping[int, str]
+    out: Path, digests: Mapping[int, TraceDigest], alignment: Alignment, names: Mapping[int, str], *, tar: bool = False
 ) -> dict[str, Any]:
-    """Writes the archive and gives its manifest. Plain files are stored as they are, packed ones stay packed."""
+    """Writes the archive and gives its manifest. Plain files are stored as they are.
+
+    tar: instead of a ZIP, which needs a checksum over every byte: the kernel copies plain files.
+    """
     said = manifest(digests, alignment, names)
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        archive.writestr(MANIFEST, json.dumps(said, indent=1))
+    text = json.dumps(said, indent=1).encode()
+    if tar:
+        _write_tar(out, digests, names, text)
+        return said
+    size = sum(digests[rank].size for rank in names)
+    if size > MOST_ZIPPED:
+        raise UserError(f"{size} bytes of traces: Perfetto reads no ZIP of that size; name the output .tar")
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED, allowZip64=False) as archive:
+        archive.writestr(MANIFEST, text)
         for rank, name in names.items():
-            if digests[rank].packing == "plain":
-                archive.write(digests[rank].path, name)
-                continue
             member = zipfile.ZipInfo(name)
-            member.compress_type = zipfile.ZIP_DEFLATED
+            member.compress_type = zipfile.ZIP_STORED if digests[rank].packing == "plain" else zipfile.ZIP_DEFLATED
             member.external_attr = 0o644 << 16
-            with archive.open(member, "w", force_zip64=True) as unpacked:
+            with archive.open(member, "w") as inside:
                 for piece in ByteSource(digests[rank].path):
-                    unpacked.write(piece)
+                    inside.write(piece)
     return said
+
+
+def _write_tar(out: Path, digests: Mapping[int, TraceDigest], names: Mapping[int, str], text: bytes) -> None:
+    with out.open("wb") as file:
+        _tar_member(file, MANIFEST, len(text))
+        file.write(text)
+        _tar_filled(file)
+        for rank, name in names.items():
+            digest = digests[rank]
+            if digest.packing == "plain":
+                with digest.path.open("rb") as source:
+                    size = os.fstat(source.fileno()).st_size
+                    _tar_member(file, name, size)
+                    file.flush()
+                    _kernel_copies(source, file, size, digest.path)
+            else:
+                _tar_member(file, name, digest.size)
+                for piece in ByteSource(digest.path):
+                    file.write(piece)
+            _tar_filled(file)
+        file.write(bytes(2 * tarfile.BLOCKSIZE))
+
+
+def _tar_member(file: BinaryIO, name: str, size: int) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o644
+    file.write(member.tobuf(tarfile.GNU_FORMAT))
+
+
+def _tar_filled(file: BinaryIO) -> None:
+    """Members begin at multiples of a block."""
+    file.seek(0, os.SEEK_END)
+    file.write(bytes(-file.tell() % tarfile.BLOCKSIZE))
+
+
+def _kernel_copies(source: BinaryIO, file: BinaryIO, size: int, path: Path) -> None:
+    left = size
+    while left:
+        sent = os.sendfile(file.fileno(), source.fileno(), None, left)
+        if not sent:
+            raise UserError(f"{path}: became shorter while it was copied: wait until the profiler has written it")
+        left -= sent
 
 
 def _timeline(digests: Mapping[int, TraceDigest], own: Mapping[int, int]) -> int:

@@ -38,7 +38,7 @@ _FOUR = np.frombuffer(b"".join(b"%04d" % number for number in range(10_000)), dt
 Bytes = npt.NDArray[np.uint8]
 
 
-def restamped(piece: bytes, rank_map: RankMap, *, own_base_ns: int, base_ns: int) -> bytes | None:
+def restamped(piece: bytes, rank_map: RankMap, *, own_base_ns: int, base_ns: int) -> bytes | bytearray | None:
     """The piece with its stamps in cluster time; None where something in it is unusual."""
     buffer = np.frombuffer(piece + b" " * (WIDTH + 2), dtype=np.uint8)
     behind = _keys(buffer)
@@ -61,7 +61,7 @@ def restamped(piece: bytes, rank_map: RankMap, *, own_base_ns: int, base_ns: int
     return _with_stamps(piece, at[timed], lengths[timed], stamps_ns)
 
 
-def _with_stamps(piece: bytes, at: Ints, lengths: Ints, stamps_ns: Ints) -> bytes | None:
+def _with_stamps(piece: bytes, at: Ints, lengths: Ints, stamps_ns: Ints) -> bytes | bytearray | None:
     """The piece with other numbers in these places; None where one is negative or very large."""
     if not stamps_ns.size:
         return piece
@@ -88,13 +88,14 @@ def _keys(buffer: Bytes) -> Ints | None:
 
 
 def _places(buffer: Bytes, word: bytes) -> Ints:
-    """Where four bytes stand, in order: compared as one number, from each of four starts."""
-    number = np.frombuffer(word, dtype=np.uint32)[0]
+    """Where four bytes stand, in order: their first two are compared as one number, from even and from odd places."""
+    first_two = np.frombuffer(word[:2], dtype=np.uint16)[0]
     found = []
-    for first in range(4):
-        words = buffer[first : first + (len(buffer) - first) // 4 * 4].view(np.uint32)
-        found.append(np.flatnonzero(words == number) * 4 + first)
-    places = np.concatenate(found)
+    for first in range(2):
+        pairs = buffer[first : first + (len(buffer) - first) // 2 * 2].view(np.uint16)
+        found.append(np.flatnonzero(pairs == first_two) * 2 + first)
+    places: Ints = np.concatenate(found)
+    places = places[(buffer[places + 2] == word[2]) & (buffer[places + 3] == word[3])]
     places.sort(kind="stable")
     return places
 
@@ -179,12 +180,13 @@ def _written(stamps_ns: Ints) -> tuple[Bytes, Ints]:
     return rows, widths
 
 
-def _in_place(piece: bytes, at: Ints, texts: Bytes, widths: Ints) -> bytes:
-    out = np.frombuffer(piece, dtype=np.uint8).copy()
+def _in_place(piece: bytes, at: Ints, texts: Bytes, widths: Ints) -> bytearray:
+    out = bytearray(piece)
+    view = np.frombuffer(out, dtype=np.uint8)
     for width in np.unique(widths).tolist():
         here = slice(None) if width == widths.min() == widths.max() else widths == width
-        sliding_window_view(out, width, writeable=True)[at[here]] = texts[here, texts.shape[1] - width :]
-    return out.tobytes()
+        sliding_window_view(view, width, writeable=True)[at[here]] = texts[here, texts.shape[1] - width :]
+    return out
 
 
 def _joined(piece: bytes, at: Ints, lengths: Ints, texts: Bytes, widths: Ints) -> bytes:

@@ -25,7 +25,7 @@ from rankclock.traces.timemap import Alignment, RankMap
 
 __all__ = ["common_base_ns", "merged", "rewritten", "what_holds"]
 
-PIECE = 8 << 20
+PIECE = 1 << 20
 OVERLAP = 4096
 """A stamp, a process number and a flow lie within this many bytes of their key."""
 
@@ -44,7 +44,9 @@ def common_base_ns(digests: Mapping[int, TraceDigest]) -> int:
     return 0 if any(base is None for base in bases) else min(base for base in bases if base is not None)
 
 
-def rewritten(digest: TraceDigest, rank_map: RankMap, alignment: Alignment, base_ns: int) -> Iterator[bytes]:
+def rewritten(
+    digest: TraceDigest, rank_map: RankMap, alignment: Alignment, base_ns: int
+) -> Iterator[bytes | bytearray]:
     """The pieces of one trace in cluster time. Raises UserError before the first where it cannot be."""
     begin, end = _events_of(digest, rank_map)
     stamps = _Stamps(digest=digest, rank_map=rank_map, base_ns=base_ns)
@@ -79,7 +81,7 @@ def merged(digests: Mapping[int, TraceDigest], alignment: Alignment, base_ns: in
             if where == "events":
                 if _ESCAPED_PROCESS in piece:
                     raise UserError(f'{digest.path}: "pid" in a text: --format rewritten or archive can take it')
-                own = numbers.replaced(stamps.replaced(piece), rank)
+                own = numbers.replaced(bytes(stamps.replaced(piece)), rank)
                 if comma and own.strip():
                     yield comma
                     comma = b""
@@ -161,7 +163,7 @@ class _Stamps:
     rank_map: RankMap
     base_ns: int
 
-    def replaced(self, piece: bytes) -> bytes:
+    def replaced(self, piece: bytes) -> bytes | bytearray:
         """The piece with its stamps in cluster time; those that are 0 or no time stay as they are."""
         own_base_ns = self.digest.base_ns or 0
         found = restamped(piece, self.rank_map, own_base_ns=own_base_ns, base_ns=self.base_ns)

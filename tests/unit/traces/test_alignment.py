@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import zstandard
 from rankclock.errors import ExitCode, UserError
 from rankclock.timebase.clock_record import ClockEvent, ClockHeader, ClockLine, ClockRecord
 from rankclock.traces.align import align, find_records, read_records
-from rankclock.traces.archive import MANIFEST, manifest
+from rankclock.traces.archive import MANIFEST, manifest, write_archive
 from rankclock.traces.happens_before import check_order
 from rankclock.traces.read import by_rank, read_files
 from rankclock.traces.recover import recover
@@ -264,6 +265,19 @@ def test_packed_traces_lie_unpacked_in_an_archive_since_entries_speak_of_members
         files = json.loads(archive.read(MANIFEST))["perfetto_manifest"]["files"]
         assert [archive.read(one["path"]) for one in files] == texts
     assert out.stat().st_size < sum(map(len, texts)) / 2
+
+
+def test_a_tar_holds_the_same_as_a_zip_with_packed_traces_unpacked(tmp_path: Path) -> None:
+    job, paths = performed(tmp_path, ranks=2, ranks_per_host=1, max_rate_ppb=100)
+    texts = [path.read_bytes() for path in paths]
+    paths[1].write_bytes(gzip.compress(texts[1]))
+    digests = by_rank(read_files(paths))
+    alignment = align(digests, [recorded(job, rank, seed=3) for rank in range(2)])
+    said = write_archive(tmp_path / "a.tar", digests, alignment, {0: "rank0.json", 1: "rank1.json"}, tar=True)
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        members = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+    assert json.loads(members.pop(MANIFEST)) == said
+    assert members == {"rank0.json": texts[0], "rank1.json": texts[1]}
 
 
 def test_nothing_in_an_archive_lies_before_the_zero_of_its_timeline(tmp_path: Path) -> None:
