@@ -12,11 +12,13 @@ from rankclock.errors import PeerError
 from rankclock.node.chronyd import endpoints_of, read_chronyd
 from rankclock.node.kernel import Adjtimex, raw_ns, read_adjtimex
 from rankclock.node.linuxptp_options import ptp4l_options
+from rankclock.node.ntpd import NtpdPeer, read_ntpd
 from rankclock.node.processes import ProcessTable, read_processes
 from rankclock.node.ptp4l import Ptp4lReading, read_ptp4l
 from rankclock.node.state import read_clock_state
 from rankclock.timebase import NS_PER_S, ClockState, SyncState
 from rankclock.wire.chrony import NO_SAMPLE_AGE_S, SourceData, SourceState
+from rankclock.wire.ntp_control import PeerSelection
 from rankclock.wire.ptp_data_sets import clock_text
 
 __all__ = ["MAX_PORTS", "MAX_PTP_CLOCKS", "MAX_SHOWN", "Look", "PtpClock", "Source", "Sources", "look_at_node"]
@@ -35,12 +37,24 @@ SOURCE_STATES = {
     SourceState.FALSETICKER: "falseticker",
     SourceState.JITTERY: "jittery",
 }
+SELECTIONS = {
+    PeerSelection.SYSTEM_PEER: "selected",
+    PeerSelection.PPS_PEER: "selected",
+    PeerSelection.CANDIDATE: "combined",
+    PeerSelection.BACKUP: "selectable",
+    PeerSelection.OUTLIER: "selectable",
+    PeerSelection.EXCESS: "unusable",
+    PeerSelection.FALSETICKER: "falseticker",
+    PeerSelection.REJECTED: "unusable",
+}
 USABLE = ("selected", "combined", "selectable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One source of chronyd. offset_ns: local - source at the last sample, None where there is none. reach: 8 bits."""
+    """One source of chronyd or ntpd. offset_ns: local - source at the last sample, None where there is none. reach: 8
+    bits. age_ns: None where the daemon does not say (ntpd).
+    """
 
     name: str
     state: str
@@ -101,11 +115,54 @@ def look_at_node(node: str, *, timeout_s: float = 1.0) -> Look:
         timex = read_adjtimex()
         table = read_processes()
         silent = state.owner if state.state is SyncState.UNKNOWN else None  # not waited for twice
-        sources = None if silent == "chronyd" else _sources(table, timeout_s)
+        sources = _sources_of(table, silent, timeout_s)
         ptp = () if silent in ("ptp4l", "phc2sys") else _ptp_clocks(table, timeout_s)
     except OSError:
         pass  # the state says what could not be looked at, and why
     return Look(state=state, sources=sources, ptp=ptp, kernel=timex, at_raw_ns=raw_ns())
+
+
+def _sources_of(table: ProcessTable, silent: str | None, timeout_s: float) -> Sources | None:
+    """chronyd's, else ntpd's."""
+    found = None if silent == "chronyd" else _sources(table, timeout_s)
+    return found or (None if silent == "ntpd" else _ntpd_sources(table, timeout_s))
+
+
+def _ntpd_sources(table: ProcessTable, timeout_s: float) -> Sources | None:
+    running = table.running("ntpd")
+    if not running or running[0].stopped:
+        return None
+    try:
+        peers = read_ntpd(timeout_s=timeout_s).peers
+    except PeerError:
+        return None
+    if peers is None:
+        return None
+    counts = dict.fromkeys(SOURCE_STATES.values(), 0)
+    shown: dict[str, Source] = {}
+    for peer in peers:
+        state = SELECTIONS[peer.status.selection]
+        counts[state] += 1
+        name = peer.variables.address if peer.variables else ""
+        if name and len(shown) < MAX_SHOWN:
+            shown.setdefault(name, _ntpd_source(name, state, peer))
+    return Sources(counts=counts, shown=tuple(shown.values()))
+
+
+def _ntpd_source(name: str, state: str, peer: NtpdPeer) -> Source:
+    """A peer that never answered has an offset of 0 that means nothing."""
+    found = peer.variables
+    assert found is not None
+    sampled = bool(found.reach) and found.delay_ns is not None and found.dispersion_ns is not None
+    bound_ns = (found.delay_ns or 0) // 2 + (found.dispersion_ns or 0) if sampled else None
+    return Source(
+        name=name,
+        state=state,
+        reach=(found.reach or 0) & 0xFF,
+        offset_ns=found.offset_ns if sampled else None,
+        bound_ns=bound_ns,
+        age_ns=None,
+    )
 
 
 def _sources(table: ProcessTable, timeout_s: float) -> Sources | None:

@@ -19,6 +19,7 @@ from rankclock.agent.http_server import Answer, Request
 from rankclock.agent.metrics import encode, families
 from rankclock.agent.story import PATIENCE_NS, STALE_PERIODS, Story, with_age
 from rankclock.agent.users import Users
+from rankclock.node.gpsd import GpsdReceiver
 from rankclock.timebase import NS_PER_S, Offset, SyncState, format_offset_ns, format_span_ns
 
 __all__ = ["Clocks", "Pages", "status_json"]
@@ -51,6 +52,7 @@ def status_json(story: Story, now_ns: int) -> dict[str, Any]:
     """
     standing = story.standing(now_ns)
     cluster_ns, utc_ns = story.settings.limits_ns(story.clock_class)
+    details = story.details if story.fresh(story.more, now_ns) else None
     return {
         **story.state(now_ns).to_json(),
         "role": None,
@@ -73,6 +75,11 @@ def status_json(story: Story, now_ns: int) -> dict[str, Any]:
                 for clock in (story.look.ptp if story.look else ())
             ],
             "peers_against": list(standing.against) if standing else [],
+            "gps": [
+                {"device": one.device, "mode": one.mode, "satellites_used": one.used, "satellites_seen": one.seen}
+                for one in (details.receivers if details else ())
+            ],
+            "not_told": list(details.missing) if details else [],
         },
     }
 
@@ -147,6 +154,8 @@ class Pages:
         ]
         if story.look is not None and story.look.sources is not None:
             rows.append(("Sources", f"{story.look.sources.usable} usable, {story.settings.sources_wanted} wanted"))
+        if story.details is not None and story.fresh(story.more, now.raw_ns):
+            rows += [(f"Receiver {one.device}", _receiver(one)) for one in story.details.receivers]
         if story.silenced:
             rows.append(("Maintenance", "alerts of this node are silent"))
         table = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows)
@@ -163,6 +172,11 @@ class Pages:
 
 def _word(good: bool, word: str, otherwise: str) -> Answer:
     return Answer(status=200 if good else 503, body=(word if good else otherwise).encode() + b"\n")
+
+
+def _receiver(receiver: GpsdReceiver) -> str:
+    fix = "unknown" if receiver.mode is None else "fix" if receiver.mode >= 2 else "no fix"
+    return f"{fix}, {'?' if receiver.used is None else receiver.used} satellites used"
 
 
 def _limits(story: Story) -> str:

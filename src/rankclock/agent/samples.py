@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from rankclock.agent.details import Details
 from rankclock.agent.look import Look
 from rankclock.agent.story import Reader, Story
 from rankclock.mesh.report import EdgeReport
@@ -53,8 +54,11 @@ def samples_of(
     yield Sample("sources_wanted", (), story.settings.sources_wanted)
     if story.look is not None and story.fresh(story.daemons, now_ns):
         yield from _looked(story, story.look)
+    if story.details is not None and story.fresh(story.more, now_ns):
+        yield from _detailed(story.details)
     yield Sample("reader_period_seconds", (), story.settings.read_every_ns / NS_PER_S)
     yield from _reader("daemons", story.daemons, story, now_ns, now_unix_s)
+    yield from _reader("details", story.more, story, now_ns, now_unix_s)
     if story.settings.probe is not None:
         yield from _reader("mesh", story.mesh, story, now_ns, now_unix_s)
 
@@ -104,15 +108,49 @@ def _looked(story: Story, look: Look) -> Iterator[Sample]:
         for source in look.sources.shown:
             name = (_label(source.name),)
             yield Sample("source_reach_ratio", name, source.reach.bit_count() / 8)
-            if source.offset_ns is not None and source.bound_ns is not None and source.age_ns is not None:
+            if source.offset_ns is not None and source.bound_ns is not None:
                 yield Sample("source_offset_seconds", name, source.offset_ns / NS_PER_S)
                 yield Sample("source_bound_seconds", name, source.bound_ns / NS_PER_S)
+            if source.age_ns is not None:
                 yield Sample("source_sample_age_seconds", name, source.age_ns / NS_PER_S)
     yield from _ptp(look)
     if look.ptp:
         yield Sample("ptp_grandmaster_changes_total", (), story.grandmaster_changes)
     if look.kernel is not None:
         yield from _kernel(look.kernel)
+
+
+def _known(name: str, labels: tuple[str, ...], value: float | None) -> Iterator[Sample]:
+    """Nothing where nothing was told: an absent series, never a zero."""
+    if value is not None:
+        yield Sample(name, labels, value)
+
+
+def _detailed(details: Details) -> Iterator[Sample]:
+    for source, extra in details.sources.items():
+        name = (_label(source),)
+        yield from _known("source_authenticated", name, extra.authenticated)
+        yield from _known("source_nts_cookies", name, extra.nts_cookies)
+        if extra.stamps is not None:
+            yield Sample("source_stamps_info", (*name, *extra.stamps), 1)
+    for counter, counts in (("requests", details.served), ("drops", details.dropped)):
+        for kind, count in counts.items():
+            yield Sample(f"server_{counter}_total", (kind,), count)
+    for receiver in details.receivers:
+        device = (_label(receiver.device),)
+        yield from _known("gps_fix", device, None if receiver.mode is None else receiver.mode >= 2)
+        yield from _known("gps_satellites_used", device, receiver.used)
+        yield from _known("gps_satellites_seen", device, receiver.seen)
+    for waits in details.waits:
+        for kind, count in waits.counts.items():
+            yield Sample("ptp_port_waits_total", (str(waits.domain), str(waits.port), kind), count)
+    for (domain, state), count in details.masters.items():
+        yield Sample("ptp_unicast_masters", (str(domain), state), count)
+    for interface, stamps in details.nics.items():
+        name = (_label(interface),)
+        yield from _known("nic_stamps_stamped_total", name, stamps.stamped)
+        yield from _known("nic_stamps_lost_total", name, stamps.lost)
+        yield from _known("nic_stamps_errors_total", name, stamps.errors)
 
 
 def _ptp(look: Look) -> Iterator[Sample]:

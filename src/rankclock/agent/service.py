@@ -16,9 +16,11 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
 
+from rankclock.agent.details import look_at_details
 from rankclock.agent.http_server import HttpServer
 from rankclock.agent.look import look_at_node
 from rankclock.agent.maintenance import Maintenance
@@ -39,6 +41,7 @@ __all__ = ["Service", "read_clocks", "read_settings"]
 LOOK_LIMIT_S = 8.0
 """A look asks a few daemons, each for at most a second or so."""
 
+DETAILS_LIMIT_S = 12.0
 REPORT_LIMIT_S = 12.0
 RELOAD_LIMIT_S = 30.0
 PROBER_PAUSE_NS = 10 * NS_PER_S
@@ -70,7 +73,8 @@ class Service:
         self._config = config
         self._log = log or QuietLog()
         self._server: HttpServer | None = None
-        self._looker, self._measurer, self._loader = Worker("look"), Worker("mesh"), Worker("config")
+        self._looker, self._detailer = Worker("look"), Worker("details")
+        self._measurer, self._loader = Worker("mesh"), Worker("config")
         self._prober: Prober | None = None
         self._prober_of: ProbeSettings | None = None
         self._prober_began_ns: int | None = None
@@ -87,7 +91,7 @@ class Service:
         await self._listen(self.story.settings)
         self._say([f"node {self.story.settings.node}, listening on {self._where()}"])
         _notify("READY=1")
-        tasks = [asyncio.create_task(job) for job in (self._look(), self._measure(), self._reload_on(reloads))]
+        tasks = [asyncio.create_task(job) for job in self._jobs(reloads)]
         try:
             stopping = asyncio.create_task(self._stop.wait())
             done, _ = await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
@@ -114,6 +118,9 @@ class Service:
 
     # ---- reading ----
 
+    def _jobs(self, reloads: asyncio.Event) -> tuple[Coroutine[None, None, None], ...]:
+        return self._look(), self._detail(), self._measure(), self._reload_on(reloads)
+
     async def _look(self) -> None:
         while True:
             began_ns = raw_ns()
@@ -131,7 +138,22 @@ class Service:
                 self._maintenance.holds(self.story.settings.maintenance_file, raw_ns())
             )
             self._say(said)
-            await self._pause(began_ns)
+            await self._pause(began_ns, self.story.settings.read_every_ns)
+
+    async def _detail(self) -> None:
+        while True:
+            began_ns = raw_ns()
+            try:
+                details = await self._detailer.run(look_at_details, timeout_s=DETAILS_LIMIT_S)
+                said = self.story.handle_details(details, took_ns=raw_ns() - began_ns, now_ns=raw_ns())
+            except TimeoutError:
+                said = self.story.handle_details_failed(f"no end within {DETAILS_LIMIT_S:.0f} s")
+            except Busy:
+                said = self.story.handle_details_failed("the reading before still hangs")
+            except Exception as error:  # a fault of ours in a reader must not end the service: it is said and counted
+                said = self.story.handle_details_failed(f"{type(error).__name__}: {error}")
+            self._say(said)
+            await self._pause(began_ns, self.story.settings.details_every_ns)
 
     async def _measure(self) -> None:
         while True:
@@ -149,7 +171,7 @@ class Service:
                 except Exception as error:
                     said = self.story.handle_report_failed(str(error) or type(error).__name__, raw_ns())
                 self._say(said)
-            await self._pause(began_ns)
+            await self._pause(began_ns, self.story.settings.read_every_ns)
 
     def _report(self, wanted: ProbeSettings | None) -> NodeReport | None:
         """In the worker: a report of a prober that does what is wanted, which is started where none is."""
@@ -175,8 +197,7 @@ class Service:
             self._prober_of = wanted
         return prober.report()
 
-    async def _pause(self, began_ns: int) -> None:
-        period_ns = self.story.settings.read_every_ns
+    async def _pause(self, began_ns: int, period_ns: int) -> None:
         await asyncio.sleep(max(period_ns - (raw_ns() - began_ns), period_ns // 10) / NS_PER_S)
 
     # ---- configuration ----
@@ -234,7 +255,7 @@ class Service:
     async def _close(self) -> None:
         if self._server is not None:
             await self._server.close()
-        for worker in (self._looker, self._measurer, self._loader):
+        for worker in (self._looker, self._detailer, self._measurer, self._loader):
             worker.close()
         if self._prober is not None:
             with contextlib.suppress(OSError):

@@ -27,6 +27,8 @@ class ClockClass(StrEnum):
     PTP_SOFTWARE = "ptp-software"
 
 
+DETAILS_EVERY_NS = 5 * NS_PER_S
+
 _LIMITS_NS = {
     ClockClass.NTP: NS_PER_MS,
     ClockClass.PTP_HARDWARE: NS_PER_US,
@@ -79,6 +81,11 @@ class Settings:
         """(inside the cluster, against UTC) for a clock that is seen to be of that class."""
         default = default_limit_ns(clock_class)
         return self.cluster_limit_ns or default, self.utc_limit_ns or default
+
+    @property
+    def details_every_ns(self) -> int:
+        """How often is read what does not make the state: gpsd alone takes a second or two."""
+        return max(self.read_every_ns, DETAILS_EVERY_NS)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with every field."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from rankclock.agent.combine import Standing, combine, stand
+from rankclock.agent.details import Details
 from rankclock.agent.look import Look
 from rankclock.agent.settings import ClockClass, Settings
 from rankclock.mesh.report import EdgeReport, NodeReport
@@ -57,9 +58,11 @@ class Story:
 
     settings: Settings
     look: Look | None = None
+    details: Details | None = None
     report: NodeReport | None = None
     daemons: Reader = field(default_factory=Reader)
     mesh: Reader = field(default_factory=Reader)
+    more: Reader = field(default_factory=Reader)
     clock_class: ClockClass = ClockClass.NTP
     grandmaster_changes: int = 0
     source_changes: int = 0
@@ -94,6 +97,20 @@ class Story:
         self.daemons.failures += 1
         self.daemons.why = why
         return [f"the daemons could not be read: {why}", *self._changed(now_ns)]
+
+    def handle_details(self, details: Details, *, took_ns: int, now_ns: int) -> list[str]:
+        """What daemons tell beside the state was read."""
+        self.revision += 1
+        self.details = details
+        self.more = replace(self.more, succeeded_ns=now_ns, took_ns=took_ns, why="")
+        return []
+
+    def handle_details_failed(self, why: str) -> list[str]:
+        """That took too long, or broke."""
+        self.revision += 1
+        self.more.failures += 1
+        self.more.why = why
+        return [f"what daemons tell beside their state could not be read: {why}"]
 
     def handle_report(self, report: NodeReport, *, took_ns: int, now_ns: int) -> list[str]:
         """The prober told what it measured."""
@@ -134,7 +151,8 @@ class Story:
 
     def fresh(self, reader: Reader, now_ns: int) -> bool:
         """Whether what a reader brought is of now."""
-        limit_ns = STALE_PERIODS * (self.settings.read_every_ns + PATIENCE_NS)
+        period_ns = self.settings.details_every_ns if reader is self.more else self.settings.read_every_ns
+        limit_ns = STALE_PERIODS * (period_ns + PATIENCE_NS)
         return reader.succeeded_ns is not None and now_ns - reader.succeeded_ns <= limit_ns
 
     @property
