@@ -14,7 +14,7 @@ from rankclock.agent.look import MAX_PORTS, MAX_PTP_CLOCKS, MAX_SHOWN
 from rankclock.errors import PeerError
 from rankclock.node.chronyd import endpoints_of
 from rankclock.node.chronyd_details import ChronydDetails, read_chronyd_details
-from rankclock.node.gpsd import GPSD_PORT, GpsdReceiver, read_gpsd
+from rankclock.node.gpsd import GpsdReceiver, port_of, read_gpsd
 from rankclock.node.linuxptp_options import ptp4l_options
 from rankclock.node.nics import phc_index_of
 from rankclock.node.processes import ProcessTable, read_processes
@@ -147,12 +147,8 @@ def _receivers(table: ProcessTable, missing: list[str]) -> tuple[GpsdReceiver, .
     running = [process for process in table.running("gpsd") if not process.stopped]
     if not running:
         return ()
-    port = GPSD_PORT
-    for option, value in zip(running[0].argv, running[0].argv[1:], strict=False):
-        if option == "-S" and value.isdigit():
-            port = int(value)
     try:
-        return read_gpsd(("127.0.0.1", port)).receivers
+        return read_gpsd(("127.0.0.1", port_of(running[0].argv))).receivers
     except PeerError as error:
         missing.append(str(error))
         return ()

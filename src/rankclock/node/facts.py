@@ -12,6 +12,7 @@ from typing import Any
 from rankclock.node import kernel, machine
 from rankclock.node.daemons import daemon_facts, find_owners, owners_fact
 from rankclock.node.fact import Fact, why_not
+from rankclock.node.gpsd import gps_fact
 from rankclock.node.nics import nic_facts
 from rankclock.node.phc import phc_facts
 from rankclock.node.processes import read_processes
@@ -42,6 +43,7 @@ def collect_facts(node: str | None = None) -> dict[str, Any]:
     values = {key.removeprefix("nic."): fact.value for key, fact in nics.items() if isinstance(fact.value, dict)}
     facts.update(_tried_many("phc.", lambda: phc_facts(values)))
     facts.update(_tried_many("daemon.", lambda: daemon_facts(table)))
+    facts["gps"] = _tried("gps", lambda: gps_fact(table))
     facts["realtime_owner"] = _tried("realtime_owner", lambda: owners_fact(find_owners(table)))
     return {
         "schema": SCHEMA,

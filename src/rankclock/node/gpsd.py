@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from rankclock.errors import PeerError
-from rankclock.node.fact import why_not
+from rankclock.node.fact import Fact, why_not
+from rankclock.node.processes import ProcessTable
 from rankclock.wire.text.gpsd import GpsReport, read_gps
 from rankclock.wire.text.line import Line
 
-__all__ = ["GPSD_PORT", "GpsdReading", "GpsdReceiver", "read_gpsd"]
+__all__ = ["GPSD_PORT", "GpsdReading", "GpsdReceiver", "gps_fact", "port_of", "read_gpsd"]
 
 GPSD_PORT = 2947
 MAX_LINE = 65_536
@@ -66,6 +68,31 @@ class GpsdReading:
 
     release: str
     receivers: tuple[GpsdReceiver, ...]
+
+
+def port_of(argv: Sequence[str]) -> int:
+    """Where a gpsd started with that command line listens."""
+    for option, value in pairwise(argv):
+        if option == "-S" and value.isdigit():
+            return int(value)
+    return GPSD_PORT
+
+
+def gps_fact(table: ProcessTable) -> Fact:
+    """The fact `gps`: the receivers of a gpsd that runs here."""
+    source = "gpsd's JSON"
+    running = table.running("gpsd")
+    if not running:
+        return Fact.unknown(table.blind_spot, source) if table.blind_spot else Fact.known({"receivers": []}, source)
+    try:
+        found = read_gpsd(("127.0.0.1", port_of(running[0].argv)))
+    except PeerError as error:
+        return Fact.unknown(str(error), source)
+    names = {"device": "device", "mode": "mode", "satellites_used": "used", "satellites_seen": "seen"}
+    receivers = [{name: getattr(one, field_) for name, field_ in names.items()} for one in found.receivers]
+    silent = [one.device for one in found.receivers if one.mode is None]
+    why = f"receivers: {', '.join(silent)} said nothing in time" if silent else None
+    return Fact.known({"receivers": receivers}, source, why=why)
 
 
 def read_gpsd(address: tuple[str, int] = ("127.0.0.1", GPSD_PORT), *, timeout_s: float = 1.5) -> GpsdReading:
