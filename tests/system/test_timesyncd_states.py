@@ -15,7 +15,7 @@ import pytest
 from rankclock.fleet.collect import state_of
 from rankclock.fleet.transport import InLab
 from rankclock.lab import Lab, Scenario
-from rankclock.timebase import NS_PER_MS, ClockState, SyncState
+from rankclock.timebase import NS_PER_MS, NS_PER_S, ClockState, SyncState
 
 pytestmark = pytest.mark.lab
 
@@ -38,9 +38,10 @@ BUS_CONF = b"""<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configu
 </policy></busconfig>
 """
 FOLDERS = ["/run/dbus", "/run/systemd/timesync", "/var/lib/systemd/timesync"]
-SERVER, FOLLOWER, ALONE, BUSLESS, STOPPED = (f"n{i}" for i in range(1, 6))
+SERVER, FOLLOWER, STEPPED, ALONE, BUSLESS, STOPPED = (f"n{i}" for i in range(1, 7))
 CLOCKS = {
     FOLLOWER: {"offset_ns": -3 * NS_PER_MS, "drift_ppb": 40_000},
+    STEPPED: {"offset_ns": 5 * NS_PER_S, "drift_ppb": -30_000},
     BUSLESS: {"offset_ns": NS_PER_MS},
 }
 
@@ -93,11 +94,12 @@ def ntp(lab_of: Callable[[Scenario], Lab], flat: Callable[..., Scenario], daemon
     daemon("chronyd")
     daemon("dbus-daemon")
     program = daemon("systemd-timesyncd")
-    lab = lab_of(flat(5, clocks=CLOCKS))
+    lab = lab_of(flat(6, clocks=CLOCKS))
     lab.install(SERVER, {"/etc/chrony/chrony.conf": CHRONY})
     lab.start_service(SERVER, CHRONYD)
     for node, server in (
         (FOLLOWER, "10.77.0.1"),
+        (STEPPED, "10.77.0.1"),
         (ALONE, "10.77.0.200"),
         (STOPPED, "10.77.0.1"),
     ):
@@ -123,6 +125,13 @@ def test_the_sign_is_local_minus_server(ntp: Lab, until: Until) -> None:
     seen = settles(ntp, FOLLOWER, SyncState.SYNCHRONISED, until)
     assert seen.claimed.estimate_ns is not None
     assert seen.claimed.estimate_ns < 0 or ntp.true_offset_ns(FOLLOWER, SERVER) > -2 * NS_PER_MS
+
+
+def test_a_clock_that_timesyncd_stepped_is_within_its_bound(ntp: Lab, until: Until) -> None:
+    seen = settles(ntp, STEPPED, SyncState.SYNCHRONISED, until)
+    assert abs(ntp.true_offset_ns(STEPPED, SERVER)) < NS_PER_S
+    assert holds(ntp, seen)
+    assert seen.claimed.age_ns < 30 * NS_PER_S
 
 
 def test_without_an_answer_it_is_not_synchronised(ntp: Lab) -> None:

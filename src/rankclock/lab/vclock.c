@@ -257,5 +257,6 @@ int timerfd_settime(int fd, int flags, const struct itimerspec *value, struct it
   struct itimerspec host = *value;
   host.it_value = host_deadline(id, &value->it_value);
   if (id == CLOCK_REALTIME) host.it_value = timespec_of(ns_of(&host.it_value) + vc_host_realtime_minus_monotonic());
+  if (host.it_value.tv_sec == 0 && host.it_value.tv_nsec == 0) host.it_value.tv_nsec = 1; /* long past; 0 would disarm */
   return next(fd, flags, &host, before);
 }
