@@ -39,6 +39,7 @@ MOST_SNAPSHOTS = 100_000
 _PACKET = 1
 _TIMESTAMP, _SEQUENCE, _FLAGS, _SNAPSHOT, _EVENT, _INTERNED, _DEFAULTS, _DESCRIPTOR = 8, 10, 13, 6, 11, 12, 59, 60
 _CLEARED, _NEEDED = 1, 2
+_LARGE = 1 << 28
 _TYPES = {"begin": 1, "end": 2, "instant": 3, "counter": 4}
 
 
@@ -158,19 +159,27 @@ def _rank(
         body = (protobuf.integer(1, number), protobuf.text(6, f"rank {found.rank}: {name}"))
         yield _described(sequence, protobuf.integer(1, _uuid(number)), protobuf.nested(3, *body))
     yield from _said(digest, alignment, found, how, numbers.fresh())
+    yield from _packets(events, sequence, processes, numbers)
+
+
+def _packets(events: RankEvents, sequence: int, processes: Mapping[str, int], numbers: _Numbers) -> Iterator[bytes]:
+    """Every entry as a packet, each track described before its first."""
     tracks: dict[tuple[int, int], bytes] = {}
-    lanes = list(events.lanes)
+    lanes, stamps = list(events.lanes), protobuf.Stamps()
     head = protobuf.integer(_SEQUENCE, sequence) + protobuf.integer(_FLAGS, _NEEDED)
+    kinds = {kind: protobuf.integer(9, number) for kind, number in _TYPES.items()}
+    stamped = protobuf.integer(_TIMESTAMP, 0)[:-1]
     for one in events.laid():
         track = tracks.get((one.lane, one.part))
         if track is None:
             uuid = _uuid(numbers.fresh())
             lane = lanes[one.lane]
-            yield _described(sequence, _track(uuid, lane, one.part, events, (processes[lane.process], numbers.fresh())))
+            numbered = processes[lane.process], numbers.fresh()
+            yield _described(sequence, _track(uuid, lane, one.part, events, numbered))
             track = tracks[one.lane, one.part] = protobuf.integer(11, uuid)
-        kind = protobuf.integer(9, _TYPES[one.kind]) if one.kind in _TYPES else b""
-        event = protobuf.data(_EVENT, kind + track + one.body)
-        yield protobuf.data(_PACKET, protobuf.integer(_TIMESTAMP, one.at_ns) + head + event)
+        event = protobuf.data(_EVENT, kinds.get(one.kind, b"") + track + one.body)
+        stamp = stamps.varint(one.at_ns) if one.at_ns >= _LARGE else protobuf.varint(one.at_ns)
+        yield protobuf.data(_PACKET, stamped + stamp + head + event)
 
 
 def _uuid(number: int) -> int:

@@ -15,7 +15,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,8 @@ _NAME_IID, _CATEGORY_IIDS, _ANNOTATIONS, _LEGACY_EVENT, _COUNTER_VALUE, _DOUBLE_
 _SPAN, _INSTANT, _FLOW, _COUNTER = range(4)
 _KINDS = {_INSTANT: "instant", _FLOW: "flow", _COUNTER: "counter"}
 _AT_ONCE = 1 << 16
+_SHORT = 16
+_ARGS_NAME = protobuf.integer(1, ARGS_IID)
 
 _BEGINNINGS, _ENDS, _FLOWS = frozenset("BbS"), frozenset("EeF"), frozenset("stf")
 _ASYNCHRONOUS, _INSTANTS = frozenset("benSTpF"), frozenset("iIRnTp")
@@ -50,8 +52,7 @@ class Lane:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Laid:
+class Laid(NamedTuple):
     """One entry of a track. part: which of the lane's tracks. kind: 'begin', 'end', 'instant', 'flow' or 'counter'."""
 
     at_ns: int
@@ -79,6 +80,8 @@ class RankEvents:
         self.placed = 0
         self._starts, self._ends, self._lane, self._at = array("q"), array("q"), array("q"), array("q", [0])
         self._kind = array("b")
+        self._headings: dict[tuple[str | None, str | None], bytes] = {}
+        self._threads: dict[tuple[bytes, bytes], int] = {}
         self._open: dict[tuple[int, str], list[tuple[int, bytes]]] = {}
         self._spool = tempfile.TemporaryFile(prefix="rankclock-")  # noqa: SIM115 (closed with the object)
 
@@ -116,13 +119,11 @@ class RankEvents:
         return at_ns + self._shift_ns
 
     def _take(self, event: Event, at_ns: int) -> None:
-        phase, process, thread = event.ph, _plain(event.pid), _plain(event.tid)
+        phase = event.ph
         if phase == "C":
-            self._counters(event, process, at_ns)
+            self._counters(event, _plain(event.pid), at_ns)
             return
-        asynchronous = phase in _ASYNCHRONOUS
-        lane = self._lane_number(Lane(process, event.cat or "" if asynchronous else thread,
-                                      "asynchronous" if asynchronous else "thread"))  # fmt: skip
+        lane = self._lane_of(event)
         if phase == "X":
             try:
                 length_ns = ns_of_text(bytes(event.dur))
@@ -180,18 +181,29 @@ class RankEvents:
 
     def _body(self, event: Event) -> bytes:
         args = bytes(event.args)
-        if not args.strip() or args.strip() == b"{}":
+        if len(args) < _SHORT and args.strip() in (b"", b"{}"):
             return self._heading(event)
-        return self._heading(event) + protobuf.nested(
-            _ANNOTATIONS, protobuf.integer(1, ARGS_IID), protobuf.data(9, args)
-        )
+        return self._heading(event) + protobuf.data(_ANNOTATIONS, _ARGS_NAME + protobuf.data(9, args))
 
     def _heading(self, event: Event) -> bytes:
-        name = self.names.setdefault(event.name or "", len(self.names) + 1)
-        heading = protobuf.integer(_NAME_IID, name)
-        if event.cat:
-            heading += protobuf.integer(_CATEGORY_IIDS, self.categories.setdefault(event.cat, len(self.categories) + 1))
+        heading = self._headings.get((event.name, event.cat))
+        if heading is None:
+            name = self.names.setdefault(event.name or "", len(self.names) + 1)
+            heading = protobuf.integer(_NAME_IID, name)
+            if event.cat:
+                category = self.categories.setdefault(event.cat, len(self.categories) + 1)
+                heading += protobuf.integer(_CATEGORY_IIDS, category)
+            self._headings[event.name, event.cat] = heading
         return heading
+
+    def _lane_of(self, event: Event) -> int:
+        if event.ph in _ASYNCHRONOUS:
+            return self._lane_number(Lane(_plain(event.pid), event.cat or "", "asynchronous"))
+        key = bytes(event.pid), bytes(event.tid)
+        lane = self._threads.get(key)
+        if lane is None:
+            lane = self._threads[key] = self._lane_number(Lane(_plain(event.pid), _plain(event.tid), "thread"))
+        return lane
 
     def _lane_number(self, lane: Lane) -> int:
         return self.lanes.setdefault(lane, len(self.lanes))

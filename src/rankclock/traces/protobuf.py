@@ -11,7 +11,19 @@ from collections.abc import Iterator
 
 from rankclock.errors import DecodeError
 
-__all__ = ["Fields", "data", "double", "fields", "fixed64", "integer", "nested", "number_at", "text", "varint"]
+__all__ = [
+    "Fields",
+    "Stamps",
+    "data",
+    "double",
+    "fields",
+    "fixed64",
+    "integer",
+    "nested",
+    "number_at",
+    "text",
+    "varint",
+]
 
 Fields = Iterator[tuple[int, int | bytes]]
 
@@ -31,6 +43,24 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+class Stamps:
+    """Varints of numbers that are near each other, as time stamps are: what they share is written once."""
+
+    def __init__(self) -> None:
+        self._high: dict[int, bytes] = {}
+
+    def varint(self, value: int) -> bytes:
+        """The same as `varint`, for 2^28 and more."""
+        low, high = value & 0xFFFFFFF, value >> 28
+        shared = self._high.get(high)
+        if shared is None:
+            if len(self._high) > 1000:
+                self._high.clear()
+            shared = self._high[high] = varint(high)
+        spread = low & 0x7F | low << 1 & 0x7F00 | low << 2 & 0x7F0000 | low << 3 & 0x7F000000 | 0x80808080
+        return spread.to_bytes(4, "little") + shared
 
 
 def integer(field: int, value: int) -> bytes:
