@@ -142,6 +142,10 @@ def _middle_ns(digest: TraceDigest) -> int:
 
 def _private_offset_ns(digest: TraceDigest, alignment: Alignment, rank: int) -> int:
     """What the file's own stamps read more than cluster time, in the middle of the trace."""
+    if digest.form != "chrome":
+        # Perfetto pins files without clocks only, and knows no flight recorder.
+        way_out = "use --format pftrace" if digest.form == "pftrace" else "leave it out"
+        raise UserError(f"{digest.path}: an archive takes Chrome traces, this is a {digest.form}: {way_out}")
     if digest.first_ns is None or not alignment.ranks[rank].known:
         why = alignment.ranks[rank].unknown_why or "no event in it has a time"
         raise UserError(f"{digest.path}: rank {rank} has no cluster time: {why}")

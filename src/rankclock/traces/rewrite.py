@@ -106,6 +106,8 @@ def what_holds(alignment: Alignment, rank_map: RankMap) -> dict[str, Any]:
 
 
 def _events_of(digest: TraceDigest, rank_map: RankMap) -> tuple[int, int]:
+    if digest.form == "pftrace":
+        raise UserError(f"{digest.path}: only Chrome traces are rewritten as text; use --format pftrace")
     if digest.form != "chrome":
         raise UserError(f"{digest.path}: a {digest.form} dump has no events to rewrite: leave it out")
     if not rank_map.known:

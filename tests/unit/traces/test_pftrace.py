@@ -18,10 +18,12 @@ from tests.unit.traces.test_alignment import performed, recorded
 
 from rankclock.errors import UserError
 from rankclock.traces.align import align
+from rankclock.traces.archive import write_archive
 from rankclock.traces.digest import TraceDigest
 from rankclock.traces.inspect import inspect_file
 from rankclock.traces.pftrace import pftrace
 from rankclock.traces.read import by_rank, read_files
+from rankclock.traces.rewrite import rewritten
 from rankclock.traces.synthetic import Job, SyntheticJob, write_traces
 from rankclock.traces.timemap import Alignment, Piece, RankMap
 
@@ -173,6 +175,22 @@ def test_what_is_written_reads_back_the_same_and_is_never_corrected_twice(tmp_pa
         assert at is not None and at[1] == 0
         truth = {number: start for number, start, _ in job.steps[rank]}
         assert all(abs(start - truth[number]) <= at[2] for number, start, _ in again[rank].steps)
+
+
+def test_native_traces_are_aligned_into_a_native_trace_and_refused_elsewhere(tmp_path: Path) -> None:
+    paths = [tmp_path / f"rank{rank}.pftrace" for rank in range(2)]
+    for path in paths:
+        path.write_bytes(sdk_trace(packed=False))
+    digests = by_rank(read_files(paths))
+    alignment = right_clocks(digests)
+    out = tmp_path / "all.pftrace"
+    out.write_bytes(b"".join(pftrace(digests, alignment)))
+    (rows,) = ask(out, "select name, ts, dur from slice where name glob 'gloo*'")
+    assert [(row["name"], row["ts"], row["dur"]) for row in rows] == [("gloo:all_reduce", BASE_NS + 3_000, 4_000)] * 2
+    with pytest.raises(UserError, match="use --format pftrace"):
+        write_archive(tmp_path / "a.zip", digests, alignment, {0: "a", 1: "b"})
+    with pytest.raises(UserError, match="use --format pftrace"):
+        list(rewritten(digests[0], alignment.ranks[0], alignment, 0))
 
 
 def test_a_clock_that_was_set_back_is_refused_with_the_way_out(tmp_path: Path) -> None:
