@@ -7,6 +7,8 @@ the age of the last Sync tell. So: no offset without a port in SLAVE and a fresh
 
 from __future__ import annotations
 
+import math
+
 from rankclock.node.claim import Claim
 from rankclock.node.ptp4l import Ptp4lReading
 from rankclock.timebase import NS_PER_S, Offset, SyncState, format_offset_ns, format_span_ns
@@ -65,7 +67,8 @@ def judge_ptp(reading: Ptp4lReading, *, clock_now_ns: int | None, software: bool
     why_old = _why_not_of_now(status, current, age_ns)
     if why_old:
         return _nothing(SyncState.UNSYNCHRONISED, reading, why_old, source=source)
-    at_sync = _at_last_sync(reading, parent, status, current, software=software)
+    acted = _servo_acted(status.master_offset_ns, slaves[0], age_ns=max(age_ns, 0))
+    at_sync = _at_last_sync(reading, parent, status, current, acted_ns=acted, software=software)
     return _at_reading(at_sync, slaves[0], source, age_ns=max(age_ns, 0), hops=current.steps_removed)
 
 
@@ -80,15 +83,31 @@ def _why_not_of_now(status: TimeStatus, current: CurrentDataSet, age_ns: int) ->
     return None
 
 
+def _servo_acted(offset_ns: int, port: PortDataSet, *, age_ns: int) -> int:
+    """How far the servo may have moved the clock since the last Sync, because of the offset that it showed.
+
+    linuxptp limits its pull to the offset itself an interval (proportional 0.7, integral 0.3 of it). A Sync that came
+    late shows an offset that was none, and the servo then moves a clock that was right: seen on a busy machine.
+    """
+    interval_ns = 2.0 ** max(-10, min(port.log_sync_interval, 10)) * NS_PER_S
+    return math.ceil(abs(offset_ns) * max(1.0, age_ns / interval_ns))
+
+
 def _at_last_sync(
-    reading: Ptp4lReading, parent: ParentDataSet, status: TimeStatus, current: CurrentDataSet, *, software: bool
+    reading: Ptp4lReading,
+    parent: ParentDataSet,
+    status: TimeStatus,
+    current: CurrentDataSet,
+    *,
+    acted_ns: int,
+    software: bool,
 ) -> Offset:
     grandmaster, hops = clock_text(parent.gm_identity), current.steps_removed
     one_hop = hops <= 1
-    # The servo has acted on this offset since: the truth now lies between it and what the servo made of it.
     return Offset.around(
         status.master_offset_ns,
         abs(status.master_offset_ns)
+        + acted_ns
         + current.mean_path_delay_ns
         + (SOFTWARE_STAMP_NS if software else HARDWARE_STAMP_NS),
         reference=f"grandmaster {grandmaster}" if one_hop else f"parent clock {parent.parent_port}",
