@@ -135,7 +135,7 @@ def _reads(asked: dict[str, Any]) -> dict[str, float]:
     import subprocess
 
     from rankclock.node.chronyd import ask, connected
-    from rankclock.node.ptp4l import _abstract, Conversation
+    from rankclock.node.ptp4l import Conversation, _abstract
     from rankclock.wire import chrony
     from rankclock.wire.ptp_data_sets import TimeStatus
 
