@@ -1,4 +1,6 @@
-"""Planned error budgets against what the lab reaches, NTP and PTP (`python -m benchmarks.plan_against_lab`).
+"""Planned error budgets against what the lab reaches: NTP, PTP, PTP with NTP behind it.
+
+`python -m benchmarks.plan_against_lab`.
 
 The cluster of examples/lab.yaml, real daemons with the rendered files unedited, true offsets of every node for a minute
 after the last tier has settled. A table for each protocol: planned bound, RMS and largest true offset, times beyond.
@@ -66,7 +68,7 @@ def report(plan: Plan, offsets_ns: dict[str, list[int]], training: list[str]) ->
 def main() -> None:
     """Run both plans, each in a lab of its own."""
     scenario = load_scenario(EXAMPLE)
-    for protocol in ("ntp", "ptp"):
+    for protocol in ("ntp", "ptp", "hybrid"):
         with Lab.up(scenario) as lab:
             facts = facts_of(lab, scenario)
             plan = make_plan(scenario.cluster, facts, protocol)

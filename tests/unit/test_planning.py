@@ -413,3 +413,23 @@ def test_one_node_is_a_plan_of_its_own() -> None:
     assert plan.usable
     assert plan.roles["a"].servers == ()
     assert plan_text(plan).startswith("one: ntp")
+
+
+@pytest.mark.parametrize("protocol", ["ntp", None])
+def test_nodes_of_which_only_names_are_known_are_served_by_name_and_get_no_figures(protocol: str | None) -> None:
+    text = "schema: rankclock-cluster/1\nname: c\nnodes: [{name: 'gpu[1-9]'}]\n"
+    plan = make_plan(parse_cluster(text, "c.yaml"), protocol=protocol)
+    server = plan.roles["gpu1"]
+    assert server.clients == ("0.0.0.0/0", "::/0"), "a server that lets nobody ask serves nobody"
+    assert server.local_stratum is not None
+    assert plan.roles["gpu3"].servers[0].address == "gpu1"
+    assert plan.reach is Reach.CANNOT_TELL, "nothing is known of the network"
+    assert any("no NICs in the file" in note for note in plan.notes)
+
+
+def test_every_node_that_others_follow_lets_them_ask() -> None:
+    for text in (FLAT, RACKS, "schema: rankclock-cluster/1\nname: c\nnodes: [{name: 'gpu[1-9]'}]\n"):
+        plan = make_plan(parse_cluster(text, "c.yaml"), protocol="ntp")
+        asked = {server.name for role in plan.roles.values() for server in (*role.servers, *role.mates)}
+        for name in asked & plan.roles.keys():
+            assert plan.roles[name].clients, name

@@ -11,6 +11,7 @@ from rankclock.configs.options import ConfigLine, Version
 from rankclock.configs.options_chrony import directive, source
 from rankclock.configs.refclocks import refclock_lines
 from rankclock.planning.model import NodeRole, NtpServer
+from rankclock.planning.topology import EVERYWHERE
 
 __all__ = ["CHRONY_CONF", "chrony_lines", "polls"]
 
@@ -130,7 +131,10 @@ def _authentication(role: NodeRole, cluster: Cluster, version: Version) -> list[
 
 
 def _serving_lines(role: NodeRole, cluster: Cluster, version: Version) -> list[ConfigLine]:
-    lines = [directive("allow", network, version, why="its nodes may ask for time") for network in role.clients]
+    narrow, wide = "its nodes may ask for time", "the file does not tell the networks: write nics: to narrow it"
+    lines = [
+        directive("allow", network, version, why=wide if network in EVERYWHERE else narrow) for network in role.clients
+    ]
     if not lines:
         return []
     if role.local_stratum is not None:

@@ -236,11 +236,18 @@ def _budgets(survey: Survey, roles: Mapping[str, NodeRole], top: str | None) -> 
         elif first.name in found:
             above = found[first.name]
             what = f"{first.name} to {role.node} by NTP"
-            hop = chrony_hop(what, step=len(above.hops) + 1, pace=pace, common=False)
+            if _networks_known(survey, first.name, role.node):
+                hop = chrony_hop(what, step=len(above.hops) + 1, pace=pace, common=False)
+            else:
+                hop = unknown_hop(what, common=False, why="no figure: the file does not tell the network between them")
             found[role.node] = add_up([*above.hops, hop])
         else:
             found[role.node] = add_up([unknown_hop(f"to {role.node}", common=False, why="its server has no role")])
     return found
+
+
+def _networks_known(survey: Survey, *nodes: str) -> bool:
+    return all(survey.cluster.node(name).nics for name in nodes)
 
 
 def _apart(budget: ErrorBudget, top: ErrorBudget) -> ErrorBudget:
@@ -274,6 +281,11 @@ def _notes(survey: Survey, servers: tuple[Node, ...]) -> tuple[str, ...]:
         notes.append("no source: the nodes agree with each other, and nobody knows how far they are from UTC")
     elif count < wanted:
         notes.append(f"{count} source{'s' * (count != 1)}: with fewer than {wanted} a wrong one cannot be outvoted")
+    without = [node.name for node in survey.planned if not node.nics]
+    if without:
+        notes.append(
+            f"{names(without)}: no NICs in the file: reached by name, everybody may ask, no figures for the way"
+        )
     if len(servers) == 1 and len(survey.planned) > 1:
         notes.append(f"one server: when {servers[0].name} is gone the others drift apart")
     if len(servers) > 1 and len({node.rack for node in servers}) == 1 and servers[0].rack is not None:

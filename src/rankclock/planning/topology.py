@@ -12,7 +12,10 @@ from ipaddress import ip_address
 
 from rankclock.cluster.model import Cluster, Nic, Node, NodeKind
 
-__all__ = ["PtpReach", "Topology", "Uplink"]
+__all__ = ["EVERYWHERE", "PtpReach", "Topology", "Uplink"]
+
+
+EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +97,12 @@ class Topology:
         return any(ip in network for network in self._networks)
 
     def networks_reaching(self, server: Node) -> tuple[str, ...]:
-        """The networks whose nodes may ask a server: those that reach it by IP, in order."""
+        """The networks whose nodes may ask a server: those that reach it by IP, in order.
+
+        Everything where the file does not tell the networks of the server or of some node: nobody is shut out by guess.
+        """
+        if not server.nics or any(not node.nics for node in self.cluster.nodes):
+            return EVERYWHERE
         groups = {self._groups[nic.segment] for nic in server.nics}
         found = {
             nic.address.network
