@@ -41,6 +41,7 @@ python_with_venv || { say "python3 >= 3.11 with venv is needed; found: $(python3
 if command -v apt-get >/dev/null; then
   apt_install gcc libc6-dev iproute2 util-linux libcap2 libedit2 libgnutls30 libnettle8 libseccomp2 \
     dbus-daemon libbluetooth3 libbsd0 libdbus-1-3 libgps28 libssl3 libusb-1.0-0
+  command -v node >/dev/null || apt_install nodejs  # runs Perfetto's trace processor in the tests of traces
 fi
 unpack sbin/ptp4l chrony linuxptp  # chronyd, chronyc, ptp4l, pmc, phc2sys
 unpack sbin/ntpd ntpsec

@@ -23,7 +23,7 @@ class FileRequest {
 }
 const worker = {
   console: { log: say, warn: say, error: say },
-  TextDecoder, TextEncoder, URL, performance, crypto, setTimeout, clearTimeout,
+  TextDecoder, TextEncoder, URL, performance, crypto: require("crypto").webcrypto, setTimeout, clearTimeout,
   XMLHttpRequest: FileRequest,
   WorkerGlobalScope: class {},
   importScripts() {},

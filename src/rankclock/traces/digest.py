@@ -209,11 +209,12 @@ class _Collector:
     threads: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, batch: Batch) -> None:
-        self.phases.update(event.ph for event in batch.events)
+        phases = Counter(event.ph for event in batch.events)
+        self.phases.update(phases)
         timed = [event for event in batch.events if event.ph != "M"]
-        for event in timed:
-            if event.ph in ("b", "e") and (span := self.plugin.take(event)) is not None:
-                self.spans.append(span)
+        if phases["b"] or phases["e"]:
+            taken = [self.plugin.take(event) for event in timed if event.ph in ("b", "e")]
+            self.spans += [span for span in taken if span is not None]
         if timed and not self._add_usual(timed):
             for event in timed:
                 self._add_any(event)
