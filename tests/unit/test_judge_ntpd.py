@@ -94,6 +94,13 @@ def test_the_local_clock_is_known_by_its_address_too() -> None:
     assert judge_ntpd(replace(system(refid="?"), peers=(local,))).state is SyncState.FREE_RUNNING
 
 
+def test_a_receiver_as_reference_clock_is_no_local_clock_but_its_own_error_is_not_in_the_bound() -> None:
+    receiver = replace(FOLLOWED, variables=replace(PEER, address="127.127.10.0"))
+    claim = judge_ntpd(replace(system(refid="GPS"), peers=(receiver,)))
+    assert claim.state is SyncState.SYNCHRONISED
+    assert any("not in ntpd's bound" in reason for reason in claim.reasons)
+
+
 def test_a_loopback_reference_without_a_server_is_orphan_mode() -> None:
     assert judge_ntpd(replace(system(refid="127.0.0.1"), peers=())).state is SyncState.FREE_RUNNING
 

@@ -27,6 +27,7 @@ PRINTED_TO_NS = NS_PER_US
 
 _LOCAL_REFIDS = {"LOCL", "LCL", "LOCAL(0)"}
 _LOCAL_ADDRESS = "127.127.1."
+_REFERENCE_CLOCK = "127.127."
 _ORPHAN_REFID = "127.0.0.1"
 
 _ASSUMPTIONS = (
@@ -59,6 +60,8 @@ def judge_ntpd(reading: NtpdReading) -> Claim:
         offset=offset,
         reasons=(f"follows {_source(reading)}, stratum {stratum}, last update {format_span_ns(offset.age_ns)} ago",),
     )
+    if claim.source.startswith(_REFERENCE_CLOCK):
+        claim = claim.because("a reference clock's own error is not in ntpd's bound")
     if "unsync" in (system.kernel_flags or ()):
         claim = claim.because("the kernel's clock says unsynchronised though ntpd does not")
     refused = _why_refused(reading)
