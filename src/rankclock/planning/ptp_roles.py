@@ -273,6 +273,12 @@ def _notes(survey: Survey, tree: PtpTree, roles: Mapping[str, NodeRole]) -> tupl
         apart_ns = second.budget.in_cluster_ns
         by = "an unknown amount" if apart_ns is None else f"up to {format_span_ns(apart_ns)}"
         notes.append(f"a takeover by {second.node} may shift all clocks together by {by}")
+    for name, announced in survey.references.grandmasters.items():
+        if name in roles:
+            notes.append(
+                f"{name} is expected to announce clockClass {announced.clock_class} and clockAccuracy "
+                f"{announced.clock_accuracy:#04x} while it is locked: see pmc 'GET PARENT_DATA_SET' on any node"
+            )
     if not survey.references.count:
         notes.append("no source: the nodes agree with each other, and nobody knows how far they are from UTC")
     if survey.cluster.ntp.daemon is NtpDaemon.NTPSEC:
