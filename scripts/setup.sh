@@ -39,8 +39,9 @@ unpack() { # a program that shows that it is there, packages: beside the system,
 python_with_venv || apt_install python3 python3-venv
 python_with_venv || { say "python3 >= 3.11 with venv is needed; found: $(python3 --version 2>&1 || true)"; exit 3; }
 if command -v apt-get >/dev/null; then
-  apt_install gcc libc6-dev iproute2 util-linux libcap2 libedit2 libgnutls30 libnettle8 libseccomp2 \
-    dbus-daemon libbluetooth3 libbsd0 libdbus-1-3 libgps28 libssl3 libusb-1.0-0
+  apt_install gcc libc6-dev iproute2 util-linux libcap2 libedit2 libgnutls30 libnettle8 libseccomp2
+  apt_install dbus-daemon libbluetooth3 libbsd0 libdbus-1-3 libgps28 libssl3 libusb-1.0-0 ||
+    say "not Debian 12? the tests of ntpd, gpsd and systemd-timesyncd may be left out"
   command -v node >/dev/null || apt_install nodejs  # runs Perfetto's trace processor in the tests of traces
 fi
 unpack sbin/ptp4l chrony linuxptp  # chronyd, chronyc, ptp4l, pmc, phc2sys
