@@ -299,7 +299,7 @@ def _show(digests: Mapping[int, TraceDigest], alignment: Alignment) -> None:
 
 def _write(digests: Mapping[int, TraceDigest], alignment: Alignment, output: Path, form: str) -> str:
     from rankclock.traces.archive import write_archive
-    from rankclock.traces.rewrite import common_base_ns, merged, rewritten
+    from rankclock.traces.rewrite import common_base_ns, merged, write_rewritten
 
     if form == "archive":
         with _published(output) as part:
@@ -319,13 +319,10 @@ def _write(digests: Mapping[int, TraceDigest], alignment: Alignment, output: Pat
     elif form == "rewritten":
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise UserError(f"{output}: expected a folder that is new or empty, to write {len(digests)} traces into")
-        base_ns = common_base_ns(digests)
         with _published(output) as part:
             part.unlink()
             part.mkdir()
-            for rank, digest in digests.items():
-                pieces = rewritten(digest, alignment.ranks[rank], alignment, base_ns)
-                _dump(pieces, part / f"rank{rank}.json", packed=False)
+            write_rewritten(digests, alignment, part)
     else:
         raise UserError(f"--format {form}: expected archive, rewritten, merged or pftrace")
     return str(output)

@@ -6,23 +6,18 @@ its rank be given, never guessed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 from rankclock.errors import HostError, UserError
 from rankclock.traces.digest import FileDigest, TraceDigest, digest_file
 from rankclock.traces.flight_recorder import digest_flight, is_flight
+from rankclock.traces.processes import in_processes
 from rankclock.traces.source import ByteSource
 
 __all__ = ["by_rank", "read_files", "read_one"]
-
-SEVERAL_PROCESSES_FROM = 32 << 20
-"""Bytes from which starting further processes (0.2 s each) pays."""
 
 
 def read_one(path: Path, *, rank: int | None = None, busy: bool = False) -> FileDigest:
@@ -52,15 +47,7 @@ def read_files(
     if scheduler is not None:
         return _on_dask(scheduler, work)
     size = sum(path.stat().st_size for path in paths if path.is_file())
-    jobs = jobs if jobs is not None else min(len(paths), os.cpu_count() or 1)
-    if jobs <= 1 or len(paths) < 2 or size < SEVERAL_PROCESSES_FROM:
-        return [call() for call in work]
-    with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
-        return _gather(pool, work)
-
-
-def _gather(pool: Executor, work: Iterable[partial[FileDigest]]) -> list[FileDigest]:
-    return [future.result() for future in [pool.submit(call) for call in work]]
+    return in_processes(work, jobs=jobs, size=size)
 
 
 def _on_dask(address: str, work: list[partial[FileDigest]]) -> list[FileDigest]:

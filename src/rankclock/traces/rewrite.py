@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import numpy as np
 from rankclock.errors import DecodeError, UserError
 from rankclock.traces.digest import ALIGNED_KEY, TraceDigest
 from rankclock.traces.microseconds import ns_of_text, text_of_ns
+from rankclock.traces.processes import in_processes
 from rankclock.traces.restamp import METADATA, event_around, restamped
 from rankclock.traces.source import ByteSource
 from rankclock.traces.timemap import Alignment, RankMap
 
-__all__ = ["common_base_ns", "merged", "rewritten", "what_holds"]
+__all__ = ["common_base_ns", "merged", "rewritten", "what_holds", "write_rewritten"]
 
 PIECE = 1 << 20
 OVERLAP = 4096
@@ -60,6 +62,23 @@ def rewritten(
         at = text.index(b"{") + 1 if first and text.lstrip()[:1] == b"{" else 0
         yield text[:at] + (head + b"," if at else b"") + text[at:]
         first = False
+
+
+def write_rewritten(
+    digests: Mapping[int, TraceDigest], alignment: Alignment, folder: Path, *, jobs: int | None = None
+) -> None:
+    """Every trace in cluster time as rank<R>.json in a folder, in several processes if it pays. Raises UserError."""
+    base_ns = common_base_ns(digests)
+    work = [
+        partial(_write_one, digest, alignment.ranks[rank], alignment, base_ns, folder / f"rank{rank}.json")
+        for rank, digest in digests.items()
+    ]
+    in_processes(work, jobs=jobs, size=sum(digest.size for digest in digests.values()))
+
+
+def _write_one(digest: TraceDigest, rank_map: RankMap, alignment: Alignment, base_ns: int, path: Path) -> None:
+    with path.open("wb") as file:
+        file.writelines(rewritten(digest, rank_map, alignment, base_ns))
 
 
 def merged(digests: Mapping[int, TraceDigest], alignment: Alignment, base_ns: int) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from rankclock.traces.archive import MANIFEST, manifest, write_archive
 from rankclock.traces.happens_before import check_order
 from rankclock.traces.read import by_rank, read_files
 from rankclock.traces.recover import recover
-from rankclock.traces.rewrite import common_base_ns, merged, rewritten
+from rankclock.traces.rewrite import common_base_ns, merged, rewritten, write_rewritten
 from rankclock.traces.stragglers import find_stragglers
 from rankclock.traces.synthetic import START_TRUE_NS, HostClock, Job, SyntheticJob, write_traces
 from rankclock.wire.clock_record import METADATA_KEY, encode_header, encode_line, encode_object, file_name
@@ -184,6 +184,26 @@ def test_a_rewritten_trace_differs_in_its_stamps_alone_and_they_are_cluster_time
             for event in trace["traceEvents"]:
                 event.pop("ts", None)
         assert before == after
+
+
+def test_several_processes_rewrite_the_same_and_say_the_same_of_what_they_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, paths = performed(tmp_path, ranks=2, ranks_per_host=1)
+    digests = by_rank(read_files(paths))
+    alignment = align(digests, [recorded(job, rank, seed=4) for rank in range(2)])
+    monkeypatch.setattr("rankclock.traces.processes.SEVERAL_PROCESSES_FROM", 0)
+    for jobs in (1, 2):
+        (tmp_path / str(jobs)).mkdir()
+        write_rewritten(digests, alignment, tmp_path / str(jobs), jobs=jobs)
+    for rank in range(2):
+        name = f"rank{rank}.json"
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+    nested = paths[1].read_bytes().replace(b'"args": {', b'"args": {"ts": 1.000, ', 1)
+    paths[1].write_bytes(nested)
+    damaged = by_rank(read_files(paths))
+    with pytest.raises(UserError, match="inside of arguments"):
+        write_rewritten(damaged, alignment, tmp_path / "2", jobs=2)
 
 
 def test_a_trace_in_cluster_time_is_never_corrected_twice(tmp_path: Path) -> None:

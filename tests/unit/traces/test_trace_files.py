@@ -379,7 +379,7 @@ def test_instants_are_printed_with_the_decimals_they_have() -> None:
 
 def test_several_processes_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = write_traces(SyntheticJob(Job(ranks=3, steps=2, ranks_per_host=1)), tmp_path)
-    monkeypatch.setattr("rankclock.traces.read.SEVERAL_PROCESSES_FROM", 0)
+    monkeypatch.setattr("rankclock.traces.processes.SEVERAL_PROCESSES_FROM", 0)
     alone, together = read_files(paths, jobs=1), read_files(paths, jobs=2)
     assert [file.traces[0].first_ns for file in alone] == [file.traces[0].first_ns for file in together]
     assert [file.traces[0].rank for file in together] == [0, 1, 2]
