@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from rankclock.errors import PeerError
-from rankclock.node.gpsd import GpsdReading, read_gpsd
+from rankclock.node.gpsd import GpsdReading, gps_fact, read_gpsd
+from rankclock.node.processes import ProcessTable, read_processes
 
 pytestmark = pytest.mark.lab
 
@@ -127,6 +128,18 @@ def test_a_fix_its_satellites_and_the_time_of_its_sentences_are_read(
     sentence_ns = one.reports["TPV"].time_ns
     assert sentence_ns is not None
     assert abs(sentence_ns - time.time_ns()) < 5_000_000_000
+
+
+def test_the_facts_find_a_running_gpsd_by_its_command_line(
+    gpsd: tuple[tuple[str, int], subprocess.Popen[bytes]], receiver: Receiver
+) -> None:
+    reads(gpsd[0], lambda one: one.receivers and one.receivers[0].mode == 3)
+    running = tuple(process for process in read_processes().processes if process.pid == gpsd[1].pid)
+    fact = gps_fact(ProcessTable(processes=running, blind_spot=None))
+    expected = {"device": receiver.path, "mode": 3, "satellites_used": 5, "satellites_seen": 7}
+    assert fact.value == {"receivers": [expected]}
+    assert gps_fact(ProcessTable(processes=(), blind_spot=None)).value == {"receivers": []}
+    assert gps_fact(ProcessTable(processes=(), blind_spot="hidden")).value is None
 
 
 def test_a_receiver_without_a_fix_has_none_and_uses_no_satellite(
