@@ -274,3 +274,19 @@ def test_damaged_native_traces_are_answered_and_their_losses_counted(tmp_path: P
     (finding,) = inspect_file(path)
     assert finding.verdict == "usable with loss" and finding.values["lost"] == 1
     assert any("cut at byte" in message for message in finding.messages)
+
+
+def test_the_command_writes_a_native_trace_and_says_what_has_no_place_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rankclock.cli.trace import recover
+
+    paths = write_traces(SyntheticJob(Job(ranks=2, ranks_per_host=1)), tmp_path)
+    text = paths[0].read_text()
+    paths[0].write_text(text.replace('"ph": "i"', '"ph": "O"'))
+    out = tmp_path / "all.pftrace.gz"
+    assert recover(paths, output=out, form="pftrace") == 0
+    assert "left out: 1 with phase 'O'" in capsys.readouterr().err
+    findings = inspect_file(out)
+    assert [finding.verdict for finding in findings] == ["ok", "ok"]
+    assert [finding.values["aligned"] for finding in findings] == [True, True]
