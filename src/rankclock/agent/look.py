@@ -21,7 +21,17 @@ from rankclock.wire.chrony import NO_SAMPLE_AGE_S, SourceData, SourceState
 from rankclock.wire.ntp_control import PeerSelection
 from rankclock.wire.ptp_data_sets import clock_text
 
-__all__ = ["MAX_PORTS", "MAX_PTP_CLOCKS", "MAX_SHOWN", "Look", "PtpClock", "Source", "Sources", "look_at_node"]
+__all__ = [
+    "MAX_PORTS",
+    "MAX_PTP_CLOCKS",
+    "MAX_SHOWN",
+    "Look",
+    "PtpClock",
+    "Source",
+    "Sources",
+    "look_at_node",
+    "sources_of_timesyncd",
+]
 
 MAX_SHOWN = 16
 """More sources than anybody configures on purpose; of a pool gone wild the first are shown and all are counted."""
@@ -115,7 +125,7 @@ def look_at_node(node: str, *, timeout_s: float = 1.0) -> Look:
         timex = read_adjtimex()
         table = read_processes()
         silent = state.owner if state.state is SyncState.UNKNOWN else None  # not waited for twice
-        sources = _sources_of(table, silent, timeout_s)
+        sources = _sources_of(table, silent, timeout_s) or sources_of_timesyncd(state)
         ptp = () if silent in ("ptp4l", "phc2sys") else _ptp_clocks(table, timeout_s)
     except OSError:
         pass  # the state says what could not be looked at, and why
@@ -126,6 +136,14 @@ def _sources_of(table: ProcessTable, silent: str | None, timeout_s: float) -> So
     """chronyd's, else ntpd's."""
     found = None if silent == "chronyd" else _sources(table, timeout_s)
     return found or (None if silent == "ntpd" else _ntpd_sources(table, timeout_s))
+
+
+def sources_of_timesyncd(state: ClockState) -> Sources | None:
+    """timesyncd follows one server, whatever its list holds: one that is usable while it answers, and no majority."""
+    if state.owner != "systemd-timesyncd" or not state.source:
+        return None
+    name = "selected" if state.state is SyncState.SYNCHRONISED else "unusable"
+    return Sources(counts={**dict.fromkeys(SOURCE_STATES.values(), 0), name: 1}, shown=())
 
 
 def _ntpd_sources(table: ProcessTable, timeout_s: float) -> Sources | None:

@@ -80,7 +80,7 @@ METRICS: tuple[MetricSpec, ...] = (
         ("scope",),
         "How far the clock may be off: inside the cluster (against each peer), and against UTC (the claim).",
     ),
-    MetricSpec("sources", "gauge", ("state",), "Sources of chronyd or ntpd by the state that it gives them."),
+    MetricSpec("sources", "gauge", ("state",), "Sources by the state that the daemon gives them."),
     MetricSpec("sources_usable", "gauge", (), "Sources that agree enough to be followed."),
     MetricSpec("sources_wanted", "gauge", (), "How many there should be: a majority takes three."),
     MetricSpec("source_offset_seconds", "gauge", ("source",), "Local minus source at its last sample (first 16)."),

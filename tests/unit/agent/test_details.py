@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rankclock.agent.details import Details, NicStamps, PortWaits, SourceExtra
+from rankclock.agent.look import sources_of_timesyncd
 from rankclock.agent.samples import Sample, samples_of
 from rankclock.agent.settings import Settings
 from rankclock.agent.story import Story
 from rankclock.node.gpsd import GpsdReceiver
-from rankclock.timebase import NS_PER_S
+from rankclock.timebase import NS_PER_S, ClockState, Offset, SyncState
 from rankclock.wire.text.gpsd import GpsReport
 
 NOTHING = Details(
@@ -82,3 +85,19 @@ def test_a_failed_reading_is_counted_and_said() -> None:
         "what daemons tell beside their state could not be read: no end within 12 s"
     ]
     assert story.more.failures == 1
+
+
+@pytest.mark.parametrize(
+    ("owner", "source", "state", "usable"),
+    [
+        ("systemd-timesyncd", "10.0.0.1", SyncState.SYNCHRONISED, 1),
+        ("systemd-timesyncd", "10.0.0.1", SyncState.HOLDOVER, 0),
+        ("systemd-timesyncd", "", SyncState.UNKNOWN, None),
+        ("phc2sys", "gm", SyncState.SYNCHRONISED, None),
+    ],
+)
+def test_timesyncd_has_one_source_at_most(owner: str, source: str, state: SyncState, usable: int | None) -> None:
+    unknown = Offset.unknown("not asked", reference="none", method="none")
+    clock = ClockState(node="n1", state=state, owner=owner, source=source, claimed=unknown, measured=unknown)
+    found = sources_of_timesyncd(clock)
+    assert (found.usable if found else None) == usable
