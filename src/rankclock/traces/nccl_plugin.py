@@ -1,9 +1,10 @@
 """Collectives out of what NCCL's example profiler plugin prints: begin and end events by category.
 
 A COLL event may end when the host has enqueued the operation; the device is done only when the events inside of it are
-(a receiving proxy, a kernel's channel). Decides that a collective was over at the latest of all these ends, and that
-one without such an event inside bounds nothing. Its group is the communicator's hash, its place the communicator's
-sequence. Ranks in it are ranks of the communicator: they are never taken for the job's.
+(a kernel's channel; a receiving proxy where the algorithm is a ring, whose last step has come past every rank: in a
+tree, a rank may receive from its children alone). Decides that a collective was over at the latest of all these ends,
+and that one without such an event inside bounds nothing. Its group is the communicator's hash, its place the
+communicator's sequence. Ranks in it are ranks of the communicator: they are never taken for the job's.
 Source of the format: NVIDIA/nccl, ext-profiler/example/print_event.c.
 """
 
@@ -21,8 +22,7 @@ from rankclock.traces.spans import HOST_SLACK_NS, NO_SEQUENCE, UNKNOWN_SIZE, Spa
 __all__ = ["PluginCollectives"]
 
 _COLLECTIVE = "COLL"
-_DONE = frozenset({("PROXY", "Recv"), ("GPU", "KernelCh")})
-"""What shows inside of a collective that data of others arrived, or that the kernel is over."""
+_KERNEL, _RECEIVED, _RING = ("GPU", "KernelCh"), ("PROXY", "Recv"), "RING"
 
 
 @dataclass(slots=True)
@@ -33,13 +33,19 @@ class PluginCollectives:
     """Collectives that show no more than that the host enqueued them."""
     _start: tuple[Event, int] | None = None
     _done_ns: list[int] = field(default_factory=list)
+    _ring: bool = False
+
+    def _shows_end(self, event: Event) -> bool:
+        what = event.cat, event.name
+        return what == _KERNEL or (what == _RECEIVED and self._ring)
 
     def take(self, event: Event) -> Span | None:
         """The collective that this event ends, if it does and if it bounds anything."""
         if event.cat == _COLLECTIVE and event.ph == "b":
             start_ns = _time(event)
             self._start, self._done_ns = None if start_ns is None else (event, start_ns), []
-        elif (event.cat, event.name) in _DONE and event.ph == "e" and self._start is not None:
+            self._ring = _algorithm(event) == _RING
+        elif event.ph == "e" and self._start is not None and self._shows_end(event):
             done_ns = _time(event)
             self._done_ns += [] if done_ns is None else [done_ns]
         elif event.cat == _COLLECTIVE and event.ph == "e" and self._start is not None:
@@ -50,6 +56,10 @@ class PluginCollectives:
                 return None
             return _span(begun, start_ns, max(end_ns, *self._done_ns))
         return None
+
+
+def _algorithm(event: Event) -> str:
+    return str(object_of(event.args).get("Algorithm", "")).upper()
 
 
 def _span(event: Event, start_ns: int, end_ns: int) -> Span | None:

@@ -72,14 +72,14 @@ def test_protons_form_is_read_with_the_base_at_its_top(tmp_path: Path) -> None:
     assert finding.values["start_ns"] == 10**18 + 12_345
 
 
-def plugin_lines(rank: int, at_us: list[tuple[float, float]], *, inside: str) -> str:
+def plugin_lines(rank: int, at_us: list[tuple[float, float]], *, inside: str, algorithm: str) -> str:
     """As the plugin prints it: the collective, what is inside of it, its end; `inside` ends when it does."""
     lines = ["["]
     common = f'"pid": {70 + rank}, "tid": 1'
     for number, (start_us, end_us) in enumerate(at_us):
         args = (
             f'{{"SeqNum": {number}, "CommHash": 12715772615376301750, "Rank": {rank}, "Count": 1000, '
-            '"Datatype": "ncclFloat32", "Algorithm": "RING", "Protocol": "LL", "nMaxChannels": 2}'
+            '"Datatype": "ncclFloat32", "Algorithm": "ALGORITHM", "Protocol": "LL", "nMaxChannels": 2}'
         )
         head = f'"cat": "COLL", "id": {number}, {common}'
         lines.append(f'{{"name": "AllReduce", "ph": "b", {head}, "ts": {start_us:f}, "args": {args}}},')
@@ -90,10 +90,10 @@ def plugin_lines(rank: int, at_us: list[tuple[float, float]], *, inside: str) ->
             lines.append(f'{{{part}, "ph": "b", "ts": {start_us + 5:f}, "args": {{"Channel": 0}}}},')
             lines.append(f'{{{part}, "ph": "e", "ts": {end_us:f}}},')
         lines.append(f'{{"name": "AllReduce", "ph": "e", {head}, "ts": {start_us + 9:f}}},')
-    return "\n".join([*lines, "{}]\n"])
+    return "\n".join([*lines, "{}]\n"]).replace("ALGORITHM", algorithm)
 
 
-def plugin_job(tmp_path: Path, *, inside: str) -> tuple[dict[int, Any], float, float]:
+def plugin_job(tmp_path: Path, *, inside: str, algorithm: str = "RING") -> tuple[dict[int, Any], float, float]:
     """Two ranks whose counters started 3 s apart; their rates differ by 0.4 %, as the plugin calibrates them."""
     chance = random.Random(6)
     shift_us, rate = 3e6, 1.004
@@ -108,13 +108,13 @@ def plugin_job(tmp_path: Path, *, inside: str) -> tuple[dict[int, Any], float, f
         now_us += 20_000
     paths = [tmp_path / f"nccl.rank{rank}.json" for rank in range(2)]
     for rank, path in enumerate(paths):
-        path.write_text(plugin_lines(rank, ranks[rank], inside=inside))
+        path.write_text(plugin_lines(rank, ranks[rank], inside=inside, algorithm=algorithm))
     return by_rank(read_files(paths)), shift_us, rate
 
 
 def test_collectives_of_nccls_plugin_bound_clocks_that_count_from_anywhere_at_any_rate(tmp_path: Path) -> None:
-    for inside in ("KernelCh", "Recv"):
-        digests, shift_us, rate = plugin_job(tmp_path, inside=inside)
+    for inside, algorithm in (("KernelCh", "TREE"), ("KernelCh", "NVLS"), ("Recv", "RING")):
+        digests, shift_us, rate = plugin_job(tmp_path, inside=inside, algorithm=algorithm)
         assert all(len(digest.collectives) == 40 for digest in digests.values())
         found = recover(digests)
         assert not found.inconsistent and found.used == 40
@@ -126,8 +126,8 @@ def test_collectives_of_nccls_plugin_bound_clocks_that_count_from_anywhere_at_an
             assert at[2] - at[0] < 400_000
 
 
-def test_collectives_that_the_plugin_only_saw_enqueued_bound_nothing(tmp_path: Path) -> None:
-    for inside in ("", "Send"):
-        digests, _, _ = plugin_job(tmp_path, inside=inside)
+def test_collectives_whose_end_the_plugin_did_not_see_bound_nothing(tmp_path: Path) -> None:
+    for inside, algorithm in (("", "RING"), ("Send", "RING"), ("Recv", "TREE")):
+        digests, _, _ = plugin_job(tmp_path, inside=inside, algorithm=algorithm)
         assert all(len(digest.collectives) == 0 for digest in digests.values())
         assert all(digest.enqueued == 40 for digest in digests.values())
