@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from tests.unit.traces.test_alignment import performed, recorded
 
 from rankclock.errors import UserError
 from rankclock.traces.align import align
-from rankclock.traces.archive import write_archive
+from rankclock.traces.archive import MANIFEST, write_archive
 from rankclock.traces.digest import TraceDigest
 from rankclock.traces.read import by_rank, read_files
 from rankclock.traces.rewrite import common_base_ns, merged, rewritten
@@ -84,6 +86,29 @@ def test_an_archive_of_packed_traces_opens(tmp_path: Path) -> None:
     write_archive(out, digests, align(digests, [recorded(job, rank, seed=1) for rank in range(2)]), {0: "a", 1: "b"})
     steps, problems = ask(out, STEPS, PROBLEMS)
     assert problems == [] and len(steps) == sum(len(job.steps[rank]) for rank in range(2))
+
+
+def test_the_manifest_keeps_every_rule_of_perfettos_reference(tmp_path: Path) -> None:
+    _, digests, alignment = aligned(tmp_path)
+    write_archive(tmp_path / "all.zip", digests, alignment, {rank: f"rank{rank}.json" for rank in digests})
+    with zipfile.ZipFile(tmp_path / "all.zip") as archive:
+        members, text = set(archive.namelist()), archive.read(MANIFEST)
+    # It is known by how it begins, white space aside; what is said of a field that is not known is ignored.
+    assert b"".join(text[:60].split()).startswith(b'{"perfetto_manifest"')
+    (manifest,) = json.loads(text).values()
+    assert manifest.keys() == {"version", "files", "attributes"} and manifest["version"] == 1
+    paths = [entry["path"] for entry in manifest["files"]]
+    assert set(paths) == members - {MANIFEST} and len(paths) == len(set(paths))
+    names = [entry["machine"]["name"] for entry in manifest["files"]]
+    assert all(names) and len(names) == len(set(names))
+    pinned = [entry["clocks"] for entry in manifest["files"] if "clocks" in entry]
+    assert len(pinned) == len(paths) - 1
+    for clocks in pinned:
+        # Without "clock": the file has none, and is pinned to the other's own timeline.
+        assert clocks.keys() == {"sync_to", "offset_ns"} and clocks["sync_to"].keys() == {"file"}
+        assert clocks["sync_to"]["file"] in paths
+        assert isinstance(clocks["offset_ns"], int) and abs(clocks["offset_ns"]) < 2**63
+    assert all(key and isinstance(value, str | int) for key, value in manifest["attributes"].items())
 
 
 def test_more_than_perfetto_reads_in_a_zip_is_refused_with_the_way_out(tmp_path: Path) -> None:
