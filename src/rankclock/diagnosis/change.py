@@ -14,6 +14,7 @@ from rankclock.diagnosis.evidence import Evidence, Item
 from rankclock.diagnosis.finding import Finding
 from rankclock.diagnosis.verdict import Answer
 from rankclock.wire.text.config_text import Directive
+from rankclock.wire.text.number import as_int
 
 __all__ = ["Edit", "Proposal", "edited", "propose", "unified_diff"]
 
@@ -101,7 +102,7 @@ def _timeout(evidence: Evidence, why: str) -> Iterator[Edit]:
     """A short timeout becomes 50 ms; one that was long already gets the older protocol version beside it."""
     for item in evidence.directives("ptp", "tx_timestamp_timeout"):
         value = item.value.arguments[0]
-        if value.isdigit() and int(value) < 50:
+        if (as_int(value) or 50) < 50:
             yield _line(item, "tx_timestamp_timeout 50", why)
         else:
             yield _line(item, f"tx_timestamp_timeout {value}\nptp_minor_version 0", why)

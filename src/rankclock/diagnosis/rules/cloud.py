@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rankclock.diagnosis.evidence import Evidence
 from rankclock.diagnosis.finding import Draft, Rule, Severity, draft
 from rankclock.diagnosis.notes import Comment
+from rankclock.wire.text.number import as_int
 from rankclock.wire.text.timedatectl import UnitState
 
 __all__ = ["RULES"]
@@ -137,7 +138,7 @@ def _phc_trust(evidence: Evidence) -> Iterator[Draft]:
         ]
         sections = [d for d in evidence.directives("ptp") if "ptp_domain" in d.value.section]
         master = evidence.commands("timemaster")
-        if not limit.isdigit() or int(limit) <= 0 or not (hints or sections or master):
+        if (as_int(limit) or 0) <= 0 or not (hints or sections or master):
             continue
         yield draft(
             Severity.RISK,
@@ -148,7 +149,7 @@ def _phc_trust(evidence: Evidence) -> Iterator[Draft]:
             "line counts), which means that every wrong source can step the clock again and again, in mid-run too; "
             "or, better, do not let the source in before its clockClass is 7 or below.",
             [step, *phc[:1], *hints[:1]],
-            values={"threshold_s": _number(threshold), "limit": int(limit), "suggested": "makestep 1 -1"},
+            values={"threshold_s": _number(threshold), "limit": as_int(limit), "suggested": "makestep 1 -1"},
             next=(
                 "start chronyd (timemaster) only when the grandmaster is locked",
                 "or makestep 1 -1, knowing the risk",

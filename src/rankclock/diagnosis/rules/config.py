@@ -11,6 +11,7 @@ from rankclock.diagnosis.evidence import Evidence, Item
 from rankclock.diagnosis.finding import Draft, Rule, Severity, draft
 from rankclock.wire.text.chronyc import Tracking
 from rankclock.wire.text.config_text import Command, Directive
+from rankclock.wire.text.number import as_int
 
 __all__ = ["RULES", "smears"]
 
@@ -276,7 +277,7 @@ def _one_ptp_conf(evidence: Evidence, source: str, cli: list[Item[Command]]) -> 
 
 def _meant_to_lead(priority1: str, priority2: str, clock_type: str) -> bool:
     """Whether a clock that ptp4l does not steer is meant: a grandmaster that others feed, or a transparent clock."""
-    numbers = [int(text) if text.isdigit() else 128 for text in (priority1, priority2)]
+    numbers = [128 if (number := as_int(text)) is None else number for text in (priority1, priority2)]
     return clock_type.endswith("_TC") or numbers[0] < 128 or (numbers[0] == 128 and numbers[1] < 128)
 
 
@@ -343,10 +344,11 @@ def _domains(evidence: Evidence) -> Iterator[Draft]:
         )
         if option is None and item.value.program == "phc2sys" and item.value.has("a"):
             option = "0"
-        if option and option.isdigit():
+        if option and as_int(option) is not None:
             found.setdefault(f"{item.value.program} {option}", item)  # type: ignore[arg-type]
     for directive in evidence.directives("ptp", "domainNumber"):
-        found.setdefault(f"ptp4l {directive.value.arguments[0]}", directive)  # type: ignore[arg-type]
+        if as_int(directive.value.arguments[0]) is not None:
+            found.setdefault(f"ptp4l {directive.value.arguments[0]}", directive)  # type: ignore[arg-type]
     numbers = {name.split()[1] for name in found}
     programs = {name.split()[0] for name in found}
     if len(numbers) > 1 and "ptp4l" in programs and len(programs) > 1:
@@ -356,7 +358,7 @@ def _domains(evidence: Evidence) -> Iterator[Draft]:
             f"different domains on one node ({', '.join(sorted(found))}): phc2sys -n and pmc -d must be ptp4l's "
             "domainNumber, otherwise they get no answer and wait for ever.",
             list(found.values())[:3],
-            values={"domains": sorted(int(n) for n in numbers)},
+            values={"domains": sorted(as_int(n) or 0 for n in numbers)},
             next=("phc2sys -n DOMAIN, pmc -d DOMAIN",),
             confirm="pmc answers",
             explains=("PMC_NO_REPLY",),

@@ -9,6 +9,7 @@ from rankclock.diagnosis.evidence import Evidence, Item, median
 from rankclock.diagnosis.finding import Draft, Rule, Severity, draft
 from rankclock.timebase import ClockState
 from rankclock.wire.text.config_text import Command
+from rankclock.wire.text.number import as_int
 from rankclock.wire.text.timedatectl import UnitState
 
 __all__ = ["RULES"]
@@ -33,7 +34,8 @@ def _mismatch(evidence: Evidence) -> Iterator[Draft]:
         where = asked[0].value.text("iface") or where
     elif selected := evidence.events("ptp-selected-phc"):
         digits = selected[0].value.text("device").removeprefix("/dev/ptp")
-        values = {"port1_phc": int(digits)} if digits.isdigit() else {}
+        index = as_int(digits)
+        values = {"port1_phc": index} if index is not None else {}
     values["iface"] = where or None
     yield draft(
         Severity.FAULT,
@@ -180,9 +182,9 @@ def _system_mode(command: Command) -> str | None:
 def _sign(evidence: Evidence) -> Iterator[Draft]:
     for item in evidence.commands("phc2sys"):
         value, mode = item.value.option("-O"), _system_mode(item.value)
-        if value is None or mode is None or not value.lstrip("+-").isdigit():
+        offset = as_int(value) if value is not None else None
+        if offset is None or mode is None:
             continue
-        offset = int(value)
         wanted = -abs(offset) if mode == "to-system" else abs(offset)
         if abs(offset) not in (35, 36, 37) or offset == wanted:
             continue

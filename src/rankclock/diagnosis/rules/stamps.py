@@ -11,6 +11,7 @@ from rankclock.diagnosis.finding import Draft, Rule, Severity, draft
 from rankclock.wire.text.ethtool import Timestamping
 from rankclock.wire.text.event import Event
 from rankclock.wire.text.linuxptp import PtpSample
+from rankclock.wire.text.number import as_float
 
 __all__ = ["RULES"]
 
@@ -46,10 +47,9 @@ def _tx_timeout_ms(evidence: Evidence) -> float | None:
     for command in evidence.commands("ptp4l"):
         value = command.value.option("--tx_timestamp_timeout")
         if value:
-            return float(value) if value.replace(".", "").isdigit() else None
+            return as_float(value)
     for directive in evidence.directives("ptp", "tx_timestamp_timeout"):
-        value = directive.value.arguments[0]
-        return float(value) if value.isdigit() else None
+        return as_float(directive.value.arguments[0])
     return None
 
 

@@ -11,6 +11,7 @@ from rankclock.diagnosis.dates import date_difference, date_readings
 from rankclock.diagnosis.evidence import Evidence, Item
 from rankclock.diagnosis.finding import Draft, Rule, Severity, draft
 from rankclock.wire.text.event import Event
+from rankclock.wire.text.number import as_int
 
 __all__ = ["RULES"]
 
@@ -57,9 +58,9 @@ def _rendezvous(evidence: Evidence) -> Iterator[Draft]:
     sizes = evidence.events("rdzv-joined", "world-size")
     removed = evidence.events("rdzv-removed")
     asked = [
-        int(value)
+        value
         for c in evidence.commands("torchrun")
-        if (value := (c.value.option("--nnodes") or "").split(":")[0]).isdigit()
+        if (value := as_int((c.value.option("--nnodes") or "").split(":")[0])) is not None
     ]
     alone = [e for e in sizes if (e.value.number("size_n") or 0) == 1]
     dates = date_difference(evidence)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from rankclock.wire.text.event import EventTable
+from rankclock.wire.text.number import as_float
 
 __all__ = ["EVENTS", "metric_of"]
 
@@ -168,6 +169,7 @@ _METRIC = re.compile(
 def metric_of(text: str) -> tuple[str, str, float] | None:
     """(name, labels, value) of a Prometheus sample about clocks, None where the line holds none."""
     match = _METRIC.search(text)
-    if match is None or match["value"] == "NaN" or len(match["value"]) > 40:
+    value = as_float(match["value"]) if match is not None and len(match["value"]) <= 40 else None
+    if match is None or value is None:
         return None
-    return match["name"], match["labels"] or "", float(match["value"])
+    return match["name"], match["labels"] or "", value
