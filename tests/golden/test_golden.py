@@ -86,11 +86,12 @@ def test_every_node_of_a_case_has_one_owner_of_its_clock_and_one_of_its_phc(case
         steers_realtime = {
             daemon
             for daemon in daemons
-            if daemon in ("chronyd", "ntpd")
+            if daemon in ("chronyd", "ntpd", "timemaster")
             or (daemon == "phc2sys" and not from_system_clock and not hands_over)
             or (daemon == "ptp4l" and role.stamps is Scheme.PTP_SOFTWARE and "free_running 1" not in ptp4l(node))
         }
-        assert steers_realtime == {role.owner.value}, name
+        by_timemaster = "timemaster" in daemons  # which starts chronyd, and that one steers
+        assert steers_realtime == ({"timemaster"} if by_timemaster else {role.owner.value}), name
         if role.stamps is Scheme.PTP_HARDWARE:
             steer_the_phc = [
                 "free_running 1" not in ptp4l(node),
@@ -98,7 +99,7 @@ def test_every_node_of_a_case_has_one_owner_of_its_clock_and_one_of_its_phc(case
                 "ts2phc" in daemons,
             ]
             assert sum(steer_the_phc) == 1, f"{name}: two steer its PHC, or nobody does"
-        assert ("chrony.service" in node.masks) == (role.owner is not Owner.CHRONYD), name
+        assert ("chrony.service" in node.masks) == (role.owner is not Owner.CHRONYD or by_timemaster), name
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)

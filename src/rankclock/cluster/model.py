@@ -38,6 +38,7 @@ __all__ = [
     "Protocol",
     "Provider",
     "PtpClock",
+    "PtpManager",
     "PtpMessages",
     "PtpProfile",
     "PtpSecurity",
@@ -155,6 +156,13 @@ class PtpProfile(StrEnum):
     DEFAULT = "default"
     G8275_1 = "g8275.1"
     G8275_2 = "g8275.2"
+
+
+class PtpManager(StrEnum):
+    """What starts ptp4l, phc2sys and chronyd where NTP stands behind PTP: a unit each, or timemaster."""
+
+    UNITS = "units"
+    TIMEMASTER = "timemaster"
 
 
 class NtpDaemon(StrEnum):
@@ -308,6 +316,7 @@ class PtpSettings(_Strict):
     transport: Transport = Transport.UDPV4
     delay_mechanism: DelayMechanism = DelayMechanism.E2E
     messages: PtpMessages = PtpMessages.MULTICAST
+    manager: PtpManager = PtpManager.UNITS
     log_announce_interval: Annotated[int, Field(ge=-4, le=4)] | None = None
     log_sync_interval: Annotated[int, Field(ge=-7, le=4)] | None = None
     log_delay_interval: Annotated[int, Field(ge=-7, le=5)] | None = None

@@ -13,7 +13,7 @@ from rankclock.configs.refclocks import refclock_lines
 from rankclock.planning.model import NodeRole, NtpServer
 from rankclock.planning.topology import EVERYWHERE
 
-__all__ = ["CHRONY_CONF", "chrony_lines", "polls"]
+__all__ = ["CHRONY_CONF", "STANDBY_SAMPLES", "chrony_lines", "known_by", "polls"]
 
 CHRONY_CONF = "/etc/chrony/chrony.conf"
 
@@ -67,7 +67,7 @@ def polls(cluster: Cluster) -> tuple[int, int]:
 def _server_line(
     server: NtpServer, cluster: Cluster, version: Version, *, near: bool, standby: bool = False, mate: bool = False
 ) -> ConfigLine:
-    options: dict[str, object] = {"iburst": True} | _known_by(server)
+    options: dict[str, object] = {"iburst": True} | known_by(server)
     why = f"{server.name}: four quick requests at the start"
     if near:
         low, high = polls(cluster)
@@ -99,7 +99,8 @@ def _server_line(
     return source(server.address, options, version, why=why)
 
 
-def _known_by(server: NtpServer) -> dict[str, object]:
+def known_by(server: NtpServer) -> dict[str, object]:
+    """Options by which a server proves who it is."""
     if server.nts:
         return {"nts": True}
     return {"key": server.key} if server.key is not None else {}

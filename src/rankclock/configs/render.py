@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rankclock.cluster.facts import Facts
-from rankclock.cluster.model import Cluster
+from rankclock.cluster.model import Cluster, PtpManager
 from rankclock.configs.chrony import CHRONY_CONF, chrony_lines
 from rankclock.configs.firewall import firewall_files
 from rankclock.configs.linuxptp import (
@@ -23,6 +23,7 @@ from rankclock.configs.ntpsec import NTPSEC_CONF, ntpsec_lines
 from rankclock.configs.options import ConfigLine
 from rankclock.configs.refclocks import GPSD_DEFAULTS, TS2PHC_CONF, UDEV_RULES, gpsd_lines, ts2phc_lines, udev_lines
 from rankclock.configs.target import Target, target_of
+from rankclock.configs.timemaster import TIMEMASTER_CONF, timemaster_lines
 from rankclock.configs.units import (
     CHRONY_DROP_IN,
     CHRONY_UNIT,
@@ -32,6 +33,7 @@ from rankclock.configs.units import (
     NTPSEC_UNIT,
     PHC2SYS_UNIT,
     PTP4L_UNIT,
+    TIMEMASTER_UNIT,
     TS2PHC_UNIT,
     UNITS,
     clock_class_unit,
@@ -52,6 +54,7 @@ PTP4L = "/usr/sbin/ptp4l"
 PHC2SYS = "/usr/sbin/phc2sys"
 TS2PHC = "/usr/sbin/ts2phc"
 GPSD = "/usr/sbin/gpsd"
+TIMEMASTER = "/usr/sbin/timemaster"
 NTPD = "/usr/sbin/ntpd"
 RANKCLOCK = "/usr/bin/rankclock"
 
@@ -120,6 +123,8 @@ def explain(node: RenderedNode) -> str:
 def _node(role: NodeRole, cluster: Cluster, target: Target, *, near: Mapping[str, bool]) -> RenderedNode:
     lines: dict[str, tuple[ConfigLine, ...]] = {}
     services: list[Service] = []
+    if by_timemaster(role, cluster):
+        return _started_by_timemaster(role, cluster, target)
     on_lan = all(near[server.address] for server in role.servers if server.reference)
     if role.owner is Owner.CHRONYD:
         lines[CHRONY_CONF] = chrony_lines(
@@ -144,6 +149,28 @@ def _node(role: NodeRole, cluster: Cluster, target: Target, *, near: Mapping[str
         target=target,
         lines=lines,
     )
+
+
+def _started_by_timemaster(role: NodeRole, cluster: Cluster, target: Target) -> RenderedNode:
+    lines = {TIMEMASTER_CONF: timemaster_lines(role, cluster, target.linuxptp_version)} | firewall_files(role, cluster)
+    argv = (TIMEMASTER, "-f", TIMEMASTER_CONF, "-m", "-q")
+    folders = ("/run/chrony", "/run/timemaster", "/var/lib/chrony")
+    service = Service(name="timemaster", argv=argv, tier=role.tier, unit=TIMEMASTER_UNIT, directories=folders)
+    return RenderedNode(
+        node=role.node,
+        role=role.role,
+        files=_texts(role.node, lines),
+        services=(service,),
+        masks=masked_services(role, timemaster=True),
+        target=target,
+        lines=lines,
+    )
+
+
+def by_timemaster(role: NodeRole, cluster: Cluster) -> bool:
+    """Whether timemaster starts this node's daemons: where NTP stands behind PTP, and the cluster file says so."""
+    follows = any(clock.kind is RefClockKind.PTP for clock in role.refclocks)
+    return follows and cluster.ptp.manager is PtpManager.TIMEMASTER
 
 
 def _chronyd(tier: int) -> Service:

@@ -18,6 +18,7 @@ __all__ = [
     "NTPSEC_UNIT",
     "PHC2SYS_UNIT",
     "PTP4L_UNIT",
+    "TIMEMASTER_UNIT",
     "TS2PHC_UNIT",
     "clock_class_unit",
     "gpsd_drop_in",
@@ -35,20 +36,25 @@ PHC2SYS_UNIT = "rankclock-phc2sys.service"
 CHRONY_DROP_IN = f"{UNITS}/{CHRONY_UNIT}.d/rankclock.conf"
 
 NTPSEC_UNIT = "ntpsec.service"
+TIMEMASTER_UNIT = "timemaster.service"
 TS2PHC_UNIT = "rankclock-ts2phc.service"
 GPSD_UNIT = "gpsd.service"
 NTPSEC_DROP_IN = f"{UNITS}/{NTPSEC_UNIT}.d/rankclock.conf"
 GPSD_DROP_IN = f"{UNITS}/{GPSD_UNIT}.d/rankclock.conf"
 
-_OTHER_OWNERS = ("systemd-timesyncd.service", "ntp.service", NTPSEC_UNIT, "openntpd.service", "timemaster.service")
+_OTHER_OWNERS = ("systemd-timesyncd.service", "ntp.service", NTPSEC_UNIT, "openntpd.service", TIMEMASTER_UNIT)
 _MASTERS = (Role.GRANDMASTER, Role.BACKUP_GRANDMASTER)
 
 
-def masked_services(role: NodeRole) -> tuple[str, ...]:
-    """Services that a deployment masks on the node: they would steer the same clock, or take the same ports."""
+def masked_services(role: NodeRole, *, timemaster: bool = False) -> tuple[str, ...]:
+    """Services that a deployment masks on the node: they would steer the same clock, or take the same ports.
+
+    timemaster: it starts chronyd itself, so the distribution's own unit of chronyd must not run.
+    """
     packaged = [f"{daemon}@{_instance(port.nic)}.service" for port in role.ports for daemon in ("ptp4l", "phc2sys")]
-    chrony = () if role.owner is Owner.CHRONYD else (CHRONY_UNIT,)
-    return (*_others_than(role), *chrony, *packaged)
+    chrony = () if role.owner is Owner.CHRONYD and not timemaster else (CHRONY_UNIT,)
+    others = (unit for unit in _others_than(role) if not (timemaster and unit == TIMEMASTER_UNIT))
+    return (*others, *chrony, *packaged)
 
 
 def _others_than(role: NodeRole) -> tuple[str, ...]:
