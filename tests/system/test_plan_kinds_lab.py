@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from rankclock.cluster import Facts, parse_cluster
 from rankclock.configs import RenderedNode, render
 from rankclock.lab import Lab, Scenario
 from rankclock.lab.apply import apply
-from rankclock.planning import Owner, Plan, Role, make_plan
+from rankclock.planning import Owner, Plan, Role, Scheme, make_plan
 from rankclock.timebase import NS_PER_S
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -64,7 +65,10 @@ def running(
     """A lab in which a plan's own files run: `changes` of the cluster file, `before` happens before the start."""
 
     def start(
-        protocol: str, *changes: tuple[str, str], before: Callable[[Lab], None] = lambda _: None
+        protocol: str,
+        *changes: tuple[str, str],
+        before: Callable[[Lab], None] = lambda _: None,
+        clocks: dict[str, Any] = CLOCKS,
     ) -> tuple[Lab, Plan, dict[str, RenderedNode]]:
         text = CLUSTER
         for old, new in changes:
@@ -72,7 +76,7 @@ def running(
             text = text.replace(old, new)
         for name in ("chronyd", "chronyc", "ptp4l", "phc2sys", "pmc"):
             daemon(name)
-        lab = lab_of(Scenario.of(parse_cluster(text, "kinds.yaml"), clocks=CLOCKS))
+        lab = lab_of(Scenario.of(parse_cluster(text, "kinds.yaml"), clocks=clocks))
         facts = {}
         for node in lab.scenario.cluster.nodes:
             code = f"import json, rankclock.node.facts as f; print(json.dumps(f.collect_facts({node.name!r})))"
@@ -143,6 +147,27 @@ def test_unicast_clients_find_their_clocks_by_address_and_the_backup_takes_over(
     running: Callable[..., tuple[Lab, Plan, dict[str, RenderedNode]]], until: Until
 ) -> None:
     lab, plan, _ = running("ptp", ("pace: fast\n", "pace: fast\nptp: {messages: unicast}\n"))
+    identities = {name: said(lab, name, "DEFAULT_DATA_SET")["clockIdentity"] for name in ("time1", "time2")}
+    assert said(lab, "gpu1", "PARENT_DATA_SET")["grandmasterIdentity"] == identities["time1"]
+    assert said(lab, "gpu1", "CURRENT_DATA_SET")["stepsRemoved"] == "2"
+    until(lambda: within(lab, plan, "gpu1"), 60, "gpu1 is within its planned error")
+    lab.services["time1", "ptp4l"].kill(signal.SIGKILL)
+    until(
+        lambda: said(lab, "gpu1", "PARENT_DATA_SET").get("grandmasterIdentity") == identities["time2"],
+        30,
+        "the backup leads",
+        every_s=0.3,
+    )
+
+
+def test_software_ptp_reaches_the_planned_tree_and_its_backup_takes_over(
+    running: Callable[..., tuple[Lab, Plan, dict[str, RenderedNode]]], until: Until
+) -> None:
+    without = {node: {**clock, "phc": None} for node, clock in CLOCKS.items()}
+    without["upstream"] = {"phc": None}
+    lab, plan, nodes = running("ptp", clocks=without)
+    assert plan.scheme is Scheme.PTP_SOFTWARE
+    assert not any(service.name == "phc2sys" for node in nodes.values() for service in node.services)
     identities = {name: said(lab, name, "DEFAULT_DATA_SET")["clockIdentity"] for name in ("time1", "time2")}
     assert said(lab, "gpu1", "PARENT_DATA_SET")["grandmasterIdentity"] == identities["time1"]
     assert said(lab, "gpu1", "CURRENT_DATA_SET")["stepsRemoved"] == "2"

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rankclock.lab import Lab
+from rankclock import planning
+from rankclock.cluster.load import load_measured
+from rankclock.cluster.measured import MeasuredPath, worst_loss
+from rankclock.lab import Lab, Scenario
 from rankclock.timebase import NS_PER_MS, Offset
 
 pytestmark = pytest.mark.lab
@@ -111,6 +115,31 @@ def test_once_repaired_the_same_hosts_may_start_and_are_within_a_millisecond(lab
     assert {clock["stamps"] for clock in result["clocks"]} == {"kernel"}
     widest_ns = max(Offset.from_json(pair["offset"]).bound_ns or 0 for pair in result["pairwise"]["offsets"])
     assert widest_ns < 500_000, "a bound that wide would decide nothing"
+    paths = [MeasuredPath.from_json(one) for one in result["paths"]]
+    assert {path.local for path in paths} | {path.peer for path in paths} == set(RANKS)
+    assert all(path.sent > 0 and path.answered > 0 for path in paths)
+    trips_ns = [path.round_trip_ns for path in paths]
+    assert all(trip is not None and 0 <= trip < 10_000_000 for trip in trips_ns), "0: below what the stamps can tell"
+
+
+def test_a_path_that_loses_packets_is_measured_as_such_and_the_plan_believes_it(
+    lab_of: Callable[[Scenario], Lab], flat: Callable[..., Scenario], tmp_path: Path
+) -> None:
+    lab = lab_of(flat(3, links=[{"node": "n1", "nic": "eth0", "loss": 0.2}]))
+    command = [*RANKCLOCK, "preflight", "--hosts", "10.77.0.[1-3]", "--seconds", "2", "--json"]
+    processes = [lab.spawn(node, command) for node in ("n1", "n2", "n3")]
+    ends = [(process.wait(60), process.log_text()) for process in processes]
+    measured = tmp_path / "measured.json"
+    measured.write_text(ends[0][1])
+    worst = worst_loss(load_measured(measured))
+    assert worst is not None
+    assert worst[1] > 0.02, "a fifth of the packets is lost each way; four ports try for each answer"
+    assert "n1" in (worst[0].local, worst[0].peer)
+    plan = planning.make_plan(
+        lab.scenario.cluster, paths=load_measured(measured), settings=planning.Settings(small_cluster_nodes=1)
+    )
+    stable = next(question for question in plan.decision.questions if question.key == "stable")
+    assert stable.answer is planning.Answer.NO
 
 
 def test_ranks_of_one_host_share_a_clock(lab: Lab) -> None:

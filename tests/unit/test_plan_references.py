@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rankclock.cluster import Cluster, Facts, parse_cluster
+from rankclock.cluster.load import load_measured
+from rankclock.cluster.measured import MeasuredPath
 from rankclock.errors import UserError
 from rankclock.planning import Owner, Plan, Reach, Role, Scheme, make_plan, why_not
 from rankclock.planning.model import RefClockKind
@@ -216,3 +219,48 @@ def test_why_not_names_every_obstacle_and_what_asking_for_it_gives() -> None:
         "few.yaml",
     )
     assert "cloud provider" in why_not(few, "ptp")[0]
+
+
+def path(
+    local: str, peer: str, *, sent: int = 1_000, answered: int = 1_000, trip_ns: int | None = 40_000
+) -> MeasuredPath:
+    return MeasuredPath(local=local, peer=peer, sent=sent, answered=answered, round_trip_ns=trip_ns)
+
+
+def test_measured_loss_weighs_more_than_the_owners_word() -> None:
+    good = make_plan(cluster(GPS), paths=(path("gpu01", "gpu02"), path("gpu02", "gpu01", answered=995)))
+    assert good.scheme is Scheme.PTP_HARDWARE
+    stable = next(item for item in good.decision.questions if item.key == "stable")
+    assert any("at most 0.5%" in text for text in stable.evidence)
+    lossy = make_plan(cluster(GPS), paths=(path("gpu01", "gpu02"), path("gpu02", "gpu01", answered=900)))
+    assert lossy.scheme is Scheme.NTP
+    assert lossy.decision.questions[-1].key == "stable"
+    dead = make_plan(cluster(GPS), paths=(path("gpu01", "gpu02", answered=0, trip_ns=None),))
+    assert dead.scheme is Scheme.NTP
+
+
+def test_a_measured_path_that_is_no_lan_takes_the_promise_back() -> None:
+    plan = make_plan(cluster(GPS), paths=(path("gpu01", "gpu02", trip_ns=3_000_000),))
+    assert plan.reach is Reach.CANNOT_TELL
+    assert any("no LAN" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{}", "no paths in it"),
+        ("[", "Expecting value"),
+        ('{"paths": [3]}', "a path is an object"),
+        ('{"paths": [{"local": "a", "peer": "b", "sent": -1, "answered": 0}]}', "whole numbers"),
+        ('{"paths": [{"local": "", "peer": "b"}]}', "a local and a peer"),
+    ],
+)
+def test_a_file_of_measured_paths_that_is_none_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "m.json").write_text(text)
+    with pytest.raises(UserError) as caught:
+        load_measured(tmp_path / "m.json")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    good = path("a", "b")
+    (tmp_path / "m.json").write_text(json.dumps({"paths": [good.to_json()]}))
+    assert load_measured(tmp_path / "m.json") == (good,)

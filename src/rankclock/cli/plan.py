@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from rankclock.cli.output import out, print_json
-from rankclock.cli.plan_input import ClusterFile, FactsPlace, Json, ProtocolAsked, exit_code, planned
+from rankclock.cli.plan_input import ClusterFile, FactsPlace, Json, MeasuredFile, ProtocolAsked, exit_code, planned
 
 __all__ = ["plan"]
 
 
 def plan(
-    cluster_file: ClusterFile, facts: FactsPlace = None, protocol: ProtocolAsked = None, as_json: Json = False
+    cluster_file: ClusterFile,
+    *,
+    facts: FactsPlace = None,
+    protocol: ProtocolAsked = None,
+    measured: MeasuredFile = None,
+    as_json: Json = False,
 ) -> int:
     """Plan the roles of all nodes as a tree, with the error budget of each, against the accuracy asked for.
 
@@ -21,7 +26,7 @@ def plan(
     """
     from rankclock.planning import plan_text
 
-    _, _, made = planned(cluster_file, facts, protocol)
+    _, _, made = planned(cluster_file, facts, protocol, measured)
     if as_json:
         print_json(made.to_json())
     else:

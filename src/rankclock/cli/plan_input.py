@@ -12,9 +12,19 @@ from rankclock.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from rankclock.cluster import Cluster, Facts
+    from rankclock.cluster.measured import MeasuredPath
     from rankclock.planning import Plan
 
-__all__ = ["ClusterFile", "FactsPlace", "Json", "ProtocolAsked", "exit_code", "planned"]
+__all__ = [
+    "ClusterFile",
+    "FactsPlace",
+    "Json",
+    "MeasuredFile",
+    "ProtocolAsked",
+    "exit_code",
+    "measured_paths",
+    "planned",
+]
 
 ClusterFile = Annotated[
     Path, typer.Argument(help="Cluster file, or lab scenario (its cluster is taken).", metavar="CLUSTER")
@@ -28,11 +38,15 @@ FactsPlace = Annotated[
 ProtocolAsked = Annotated[
     str | None, typer.Option("--protocol", help="auto, ntp or ptp; overrides what the cluster file asks for.")
 ]
+MeasuredFile = Annotated[
+    Path | None,
+    typer.Option("--measured", help="What preflight --json or verify --json wrote: round trips, loss."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def planned(
-    cluster_file: Path, facts_place: Path | None, protocol: str | None
+    cluster_file: Path, facts_place: Path | None, protocol: str | None, measured: Path | None = None
 ) -> tuple[Cluster, dict[str, Facts], Plan]:
     """Load everything and plan. Raises UserError."""
     from rankclock.cluster import Protocol, load_cluster, load_facts
@@ -51,7 +65,14 @@ def planned(
         err().print(
             f"facts of {len(strangers)} nodes that are not in {cluster_file} are not used, such as {strangers[0]}"
         )
-    return cluster, facts, make_plan(cluster, facts, protocol)
+    return cluster, facts, make_plan(cluster, facts, protocol, paths=measured_paths(measured))
+
+
+def measured_paths(measured: Path | None) -> tuple[MeasuredPath, ...]:
+    """The paths of a file that was given. Raises UserError."""
+    from rankclock.cluster.load import load_measured
+
+    return load_measured(measured) if measured is not None else ()
 
 
 def exit_code(plan: Plan) -> ExitCode:

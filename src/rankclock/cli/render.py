@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankclock.cli.output import err, out, print_json
-from rankclock.cli.plan_input import ClusterFile, FactsPlace, Json, ProtocolAsked, planned
+from rankclock.cli.plan_input import ClusterFile, FactsPlace, Json, MeasuredFile, ProtocolAsked, planned
 from rankclock.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def render(
     output: Out = None,
     facts: FactsPlace = None,
     protocol: ProtocolAsked = None,
+    measured: MeasuredFile = None,
     check: Check = False,
     explain: Explain = False,
     as_json: Json = False,
@@ -52,7 +53,7 @@ def render(
 
     if output is None and not (check or explain):
         raise UserError("nothing to do: name a folder with -o, or ask for --check or --explain")
-    cluster, known, plan = planned(cluster_file, facts, protocol)
+    cluster, known, plan = planned(cluster_file, facts, protocol, measured)
     if not plan.usable:
         for refusal in plan.refused:
             err().print(f"refused: {refusal.subject}: {refusal.reason}; {refusal.do}", markup=False)

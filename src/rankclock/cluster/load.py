@@ -15,11 +15,12 @@ from pydantic import ValidationError
 
 from rankclock.cluster.expand import expand_nodes
 from rankclock.cluster.facts import Facts
+from rankclock.cluster.measured import MeasuredPath
 from rankclock.cluster.model import Cluster
 from rankclock.cluster.yaml_tree import MAX_BYTES, Tree, YamlError, parse_yaml
 from rankclock.errors import DecodeError, UserError
 
-__all__ = ["load_cluster", "load_facts", "parse_cluster", "read_text_file"]
+__all__ = ["load_cluster", "load_facts", "load_measured", "parse_cluster", "read_text_file"]
 
 CLUSTER_SCHEMA = "rankclock-cluster/1"
 LAB_SCHEMA = "rankclock-lab/1"
@@ -76,6 +77,19 @@ def load_facts(path: Path | str) -> dict[str, Facts]:
                 raise UserError(f"{file}: the facts of node {facts.node!r} are given twice: keep the newer ones")
             found[facts.node] = facts
     return found
+
+
+def load_measured(path: Path | str) -> tuple[MeasuredPath, ...]:
+    """The paths in what `rankclock preflight --json` or `verify --json` wrote. Raises UserError."""
+    text = read_text_file(Path(path), "file of measured paths", _FACTS_MAX_BYTES)
+    try:
+        value = json.loads(text)
+        paths = value.get("paths") if isinstance(value, dict) else None
+        if not isinstance(paths, list):
+            raise DecodeError("no paths in it: expected the output of rankclock preflight --json or verify --json")
+        return tuple(MeasuredPath.from_json(one) for one in paths)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def read_text_file(path: Path, what: str, max_bytes: int) -> str:

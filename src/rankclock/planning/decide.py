@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rankclock.cluster.measured import worst_loss
 from rankclock.cluster.model import NetworkKind, Node, Protocol
 from rankclock.planning.budget import FIGURES, PHC2SYS_BOUND_NS, PHC2SYS_TYPICAL_NS
 from rankclock.planning.model import Answer, Decision, Expectation, Question, Scheme
@@ -159,14 +160,29 @@ def _small(survey: Survey, ntp: Expectation) -> _Branch:
 
 
 def _stable(survey: Survey) -> _Branch:
-    stable = survey.cluster.network.stable
+    """What was measured weighs more than what the file says; without measurements its word is the evidence."""
+    said = survey.cluster.network.stable
+    evidence = [f"the cluster file says network.stable: {str(said).lower()}"]
+    worst, most = worst_loss(survey.paths), survey.settings.most_loss
+    lossy = worst is not None and worst[1] > most
+    trips = [path.round_trip_ns for path in survey.paths if path.round_trip_ns is not None]
+    if worst is not None:
+        one, share = worst
+        evidence.append(
+            f"measured on {len(survey.paths)} paths: at most {share:.1%} of the probes lost, {one.local} to {one.peer}"
+        )
+    if trips:
+        evidence.append(f"least round trips of {format_span_ns(min(trips))} to {format_span_ns(max(trips))}")
+    stable = said and not lossy
     question = Question(
         key="stable",
         question="Is the network stable?",
         answer=Answer.YES if stable else Answer.NO,
-        evidence=(f"the cluster file says network.stable: {str(stable).lower()}",),
-        threshold=None,
-        would_change=f"network.stable: {str(not stable).lower()}",
+        evidence=tuple(evidence),
+        threshold=f"most_loss = {most:g}" if worst is not None else None,
+        would_change="less loss, measured again (preflight --json, --measured)"
+        if lossy
+        else f"network.stable: {str(not said).lower()}",
         leads_to="next question" if stable else "NTP with a local reference",
     )
     reason = "on an unstable network chrony's filtering of bad samples is worth more than PTP's rate"

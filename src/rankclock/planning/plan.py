@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rankclock.cluster.facts import Facts
+from rankclock.cluster.measured import MeasuredPath
 from rankclock.cluster.model import Cluster, NodeKind, Protocol
 from rankclock.planning.budget import reach_of
 from rankclock.planning.cloud_roles import cloud_layout
@@ -26,9 +27,12 @@ def make_plan(
     facts: Mapping[str, Facts] | None = None,
     protocol: Protocol | str | None = None,
     settings: Settings = DEFAULT_SETTINGS,
+    paths: tuple[MeasuredPath, ...] = (),
 ) -> Plan:
-    """Plan the cluster's time. `protocol` overrides what the cluster file asks for. Refusals are values."""
-    seen = survey(cluster, facts or {}, settings)
+    """Plan the cluster's time. `protocol` overrides what the cluster file asks for; `paths`: what was measured between
+    the nodes. Refusals are values.
+    """
+    seen = survey(cluster, facts or {}, settings, paths)
     asked = Protocol(protocol) if protocol is not None else cluster.protocol
     hardware, software = ptp_tree(seen, Scheme.PTP_HARDWARE), ptp_tree(seen, Scheme.PTP_SOFTWARE)
     decision = decide(seen, asked, hardware, software)
@@ -38,6 +42,9 @@ def make_plan(
     accuracy_ns = cluster.require.accuracy_ns
     everybody = all(node.name in layout.roles for node in seen.training)
     reach = reach_of(bound_ns, typical_ns, accuracy_ns) if everybody and layout.roles else Reach.NO
+    far = _far_paths(seen)
+    if far and reach is Reach.YES:
+        reach = Reach.CANNOT_TELL
     refused = [*_missing_nics(seen), *seen.refused_sources, *layout.refused]
     if reach is Reach.NO and everybody and typical_ns is not None:
         refused.append(_out_of_reach(decision.scheme, accuracy_ns, typical_ns))
@@ -52,7 +59,7 @@ def make_plan(
         worst_pair_ns=bound_ns,
         worst_pair_typical_ns=typical_ns,
         reach=reach,
-        notes=(*layout.notes, *_present_owners(seen)),
+        notes=(*layout.notes, *far, *_present_owners(seen)),
         ntp_backup=backed,
     )
 
@@ -62,20 +69,21 @@ def why_not(
     protocol: Protocol | str,
     facts: Mapping[str, Facts] | None = None,
     settings: Settings = DEFAULT_SETTINGS,
+    paths: tuple[MeasuredPath, ...] = (),
 ) -> tuple[str, ...]:
     """What stands between this cluster and a protocol, one line each; empty where the questions lead to it.
 
     Every obstacle is named, not only the first, with what would change it; then what asking for it all the same gives.
     """
     wanted = Protocol(protocol)
-    chosen = make_plan(cluster, facts, Protocol.AUTO, settings)
+    chosen = make_plan(cluster, facts, Protocol.AUTO, settings, paths)
     if wanted is Protocol.AUTO or chosen.protocol == wanted.value:
         return ()
     lines = []
     if wanted is Protocol.NTP:
         lines.append(f"the questions lead to {chosen.protocol}: {chosen.decision.reason}")
     else:
-        seen = survey(cluster, facts or {}, settings)
+        seen = survey(cluster, facts or {}, settings, paths)
         found = obstacles(seen, ptp_tree(seen, Scheme.PTP_HARDWARE), ptp_tree(seen, Scheme.PTP_SOFTWARE))
         lines += [
             f"{item.question} {item.answer.value}: {reason} (would change: {item.would_change})"
@@ -83,7 +91,7 @@ def why_not(
         ]
         if not found:
             lines.append("nothing is in its way: it is never chosen by itself, only asked for")
-    asked = make_plan(cluster, facts, wanted, settings)
+    asked = make_plan(cluster, facts, wanted, settings, paths)
     if asked.scheme is None:
         return (*lines, f"asked for all the same: {asked.decision.reason.partition('; ')[0]}")
     typical = "unknown" if asked.worst_pair_typical_ns is None else format_span_ns(asked.worst_pair_typical_ns)
@@ -123,6 +131,19 @@ def _worst_pair(seen: Survey, roles: Mapping[str, NodeRole]) -> tuple[tuple[str,
     typical = [budget.in_cluster_typical_ns or 0 for _, budget in worst]
     bound_ns = sum(budget.in_cluster_ns or 0 for _, budget in worst)
     return (worst[0][0], worst[1][0]), bound_ns, int((typical[0] ** 2 + typical[1] ** 2) ** 0.5)
+
+
+def _far_paths(seen: Survey) -> tuple[str, ...]:
+    """Where a measured path is no LAN: the figures say nothing of it."""
+    limit_ns = seen.settings.lan_round_trip_ns
+    trips = [(path.round_trip_ns, path) for path in seen.paths if (path.round_trip_ns or 0) > limit_ns]
+    if not trips:
+        return ()
+    longest_ns, path = max(trips, key=lambda item: item[0] or 0)
+    return (
+        f"{path.local} to {path.peer}: a round trip of {format_span_ns(longest_ns or 0)} was measured: that is no "
+        "LAN, and the figures here are those of LANs",
+    )
 
 
 def _present_owners(seen: Survey) -> list[str]:

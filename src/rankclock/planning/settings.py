@@ -18,6 +18,8 @@ class Settings:
     min_sources: so many independent sources outvote a wrong one.
     local_stratum: what the first server serves at when it has lost every source, behind any real source; the next
         servers two behind each other, so that they follow it.
+    most_loss: a path that loses a larger share of the probes is not stable.
+    lan_round_trip_ns: above it a path is no LAN, and the figures of LANs say nothing of it.
     clocks_are_virtual: the nodes are a lab's, whose clocks are set without the kernel's permission.
     """
 
@@ -28,6 +30,8 @@ class Settings:
     gm_priority1: int = 100
     boundary_priority1: int = 200
     clocks_are_virtual: bool = False
+    most_loss: float = 0.01
+    lan_round_trip_ns: int = NS_PER_MS
 
 
 DEFAULT_SETTINGS = Settings()

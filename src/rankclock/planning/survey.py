@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rankclock.cluster.facts import Facts
+from rankclock.cluster.measured import MeasuredPath
 from rankclock.cluster.model import Cluster, NetworkKind, Node, NodeKind
 from rankclock.planning.capability import NicCapability, capabilities, cloud_of, excluded_nodes
 from rankclock.planning.model import NtpServer, RefClock, Refusal
@@ -22,6 +23,7 @@ class Survey:
 
     planned: the nodes that get a role from us: not references, not containers. training: those of them whose accuracy
     is asked for (all where none trains). sources_on_lan: every source is in one of the cluster's own networks.
+    paths: measured between nodes.
     """
 
     cluster: Cluster
@@ -37,6 +39,7 @@ class Survey:
     planned: tuple[Node, ...]
     training: tuple[Node, ...]
     sources_on_lan: bool
+    paths: tuple[MeasuredPath, ...] = ()
 
     @property
     def sources(self) -> tuple[NtpServer, ...]:
@@ -53,7 +56,9 @@ class Survey:
         return self.cluster.network.kind is NetworkKind.CLOUD or self.cloud is not None
 
 
-def survey(cluster: Cluster, facts: Mapping[str, Facts], settings: Settings) -> Survey:
+def survey(
+    cluster: Cluster, facts: Mapping[str, Facts], settings: Settings, paths: tuple[MeasuredPath, ...] = ()
+) -> Survey:
     """Look at everything once."""
     excluded = excluded_nodes(cluster, facts, settings)
     cloud, said_by = cloud_of(facts)
@@ -84,4 +89,5 @@ def survey(cluster: Cluster, facts: Mapping[str, Facts], settings: Settings) -> 
         planned=planned,
         training=tuple(node for node in planned if node.kind is NodeKind.TRAINING) or planned,
         sources_on_lan=bool(found.servers) and all(topology.on_lan(source.address) for source in found.servers),
+        paths=paths,
     )

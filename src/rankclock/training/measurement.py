@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from rankclock.clockmath.realtime import Reading
+from rankclock.cluster.measured import MeasuredPath
 from rankclock.errors import DecodeError, PeerError
 from rankclock.mesh import NodeReport, Prober
 from rankclock.mesh.clocks import clock_identity, read_clocks
@@ -47,13 +48,15 @@ class JobClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What rank 0 knows in the end. stamps: clock name to 'kernel' or 'user', who stamped its datagrams."""
+    """What rank 0 knows in the end. stamps: clock name to 'kernel' or 'user', who stamped its datagrams.
+    paths: each way that was probed, with what was lost on it."""
 
     world_size: int
     clocks: tuple[JobClock, ...]
     offsets: PairwiseOffsets
     stamps: dict[str, str]
     seconds: float
+    paths: tuple[MeasuredPath, ...] = ()
 
 
 def measure(meeting: Rendezvous, *, seconds: float, timeout_s: float, probe_port: int = 0) -> Measurement | None:
@@ -150,4 +153,15 @@ def _combine(world_size: int, clocks: Sequence[JobClock], reports: Sequence[Any]
         offsets=pairwise(parsed),
         stamps={report.node: report.stamps for report in parsed},
         seconds=seconds,
+        paths=tuple(
+            MeasuredPath(
+                local=report.node,
+                peer=edge.peer,
+                sent=edge.sent,
+                answered=edge.answered,
+                round_trip_ns=edge.min_rtt_ns,
+            )
+            for report in parsed
+            for edge in report.edges
+        ),
     )

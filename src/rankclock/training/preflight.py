@@ -135,6 +135,7 @@ class Preflight:
             "hosts": [host.to_json() for host in self.hosts],
             "notes": list(self.notes),
             "pairwise": self.measurement.offsets.to_json(),
+            "paths": [path.to_json() for path in self.measurement.paths],
         }
 
     def _whose(self) -> str:

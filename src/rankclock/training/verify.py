@@ -84,6 +84,7 @@ class Verification:
             "pairs": {kind.value: number for kind, number in self.pairs.items()},
             "worst": worst,
             "pairwise": measured.offsets.to_json(),
+            "paths": [path.to_json() for path in measured.paths],
         }
 
 
