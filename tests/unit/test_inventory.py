@@ -353,6 +353,15 @@ def test_merging_follows_the_files_own_indentation(dash: str) -> None:
     assert merged_text.endswith("# end\npace: fast\n")
 
 
+def test_merging_keeps_the_line_ends_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_bytes(PEOPLES.replace("\n", "\r\n").encode())
+    assert run("hosts", "-", "--merge", str(path), stdin="gpu3\n").returncode == 0
+    data = path.read_bytes()
+    assert data.count(b"\r\n") == data.count(b"\n")
+    assert b"gpu3" in data
+
+
 def test_a_file_that_is_there_is_never_overwritten_and_a_merge_is_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(PEOPLES)

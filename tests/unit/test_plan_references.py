@@ -264,3 +264,13 @@ def test_a_file_of_measured_paths_that_is_none_is_one_line(tmp_path: Path, text:
     good = path("a", "b")
     (tmp_path / "m.json").write_text(json.dumps({"paths": [good.to_json()]}))
     assert load_measured(tmp_path / "m.json") == (good,)
+
+
+def test_a_receiver_without_a_pulse_leads_nobody_who_has_one_and_follows_it() -> None:
+    both = "sources: [{name: poor, kind: gps, node: time1, gps: {pps: null}}, {name: good, kind: gps, node: time2}]"
+    plan = make_plan(cluster(both))
+    assert plan.roles["time2"].role is Role.GRANDMASTER
+    assert [server.name for server in plan.roles["time1"].servers] == ["time2"]
+    ntp = make_plan(cluster(both), protocol="ntp")
+    assert ntp.roles["gpu01"].servers[0].name == "time2"
+    assert ntp.roles["time1"].upstream == ("time2",)

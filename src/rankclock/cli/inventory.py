@@ -260,7 +260,7 @@ def _replace(path: Path, text: str) -> None:
     """The whole new text or the old one, whatever happens on the way."""
     part = path.with_name(f".{path.name}.new")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(text.encode())
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)

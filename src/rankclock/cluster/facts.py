@@ -116,7 +116,9 @@ class Facts:
 
     def nic_names(self) -> tuple[str, ...]:
         """The interfaces that were seen."""
-        return tuple(key[4:] for key, fact in self.facts.items() if key.startswith("nic.") and fact.known)
+        return tuple(
+            key[4:] for key, fact in self.facts.items() if key.startswith("nic.") and isinstance(fact.value, Mapping)
+        )
 
     def daemon_version(self, daemon: str) -> str | None:
         """The version of an installed daemon (`chronyd`, `ptp4l`, ...), None where unknown or not installed."""

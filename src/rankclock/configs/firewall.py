@@ -64,7 +64,8 @@ def _nftables(openings: list[_Opening]) -> tuple[ConfigLine, ...]:
     lines = [
         ConfigLine(
             text="table inet filter {",
-            why='the distribution\'s table and chain: end /etc/nftables.conf with include "/etc/nftables.d/*.nft"',
+            why='the distribution\'s table and chain: end /etc/nftables.conf with include "/etc/nftables.d/*.nft"; '
+            "with a policy of drop it opens, behind a rule that drops all it comes too late",
         ),
         ConfigLine(text="  chain input {"),
         ConfigLine(text="    type filter hook input priority filter;"),

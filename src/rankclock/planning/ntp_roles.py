@@ -73,7 +73,7 @@ def choose_servers(survey: Survey) -> tuple[tuple[Node, ...], dict[str, str]]:
     """The nodes that serve time, the preferred one first, and why they were chosen."""
     dedicated = [node for node in survey.planned if node.kind is NodeKind.SERVER or survey.refclocks(node)]
     if dedicated:
-        dedicated.sort(key=lambda node: not survey.refclocks(node))
+        dedicated.sort(key=lambda node: (not survey.has_pulse(node), not survey.refclocks(node)))
         return tuple(dedicated), {node.name: _why_server(survey, node) for node in dedicated}
     hosts = [node for node in survey.planned if node.kind is NodeKind.TRAINING] or list(survey.planned)
     first = hosts[:1]
@@ -141,7 +141,7 @@ def _upstreams(survey: Survey, servers: tuple[Node, ...]) -> dict[str, tuple[str
         elif node.name == server_names[0]:
             found[node.name] = source_names
         elif node.name in server_names:
-            alone = survey.refclocks(node) or not chained
+            alone = survey.has_pulse(node) or not chained
             found[node.name] = source_names if alone else (server_names[0], *source_names)
         else:
             found[node.name] = server_names

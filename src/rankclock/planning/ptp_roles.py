@@ -133,7 +133,7 @@ def _master_role(survey: Survey, tree: PtpTree, node: Node, nic: NicCapability, 
 
 
 def _follows_the_first(survey: Survey, node: Node) -> bool:
-    return not survey.sources_on_lan and not survey.refclocks(node)
+    return not survey.sources_on_lan and not survey.has_pulse(node)
 
 
 def _last_master_tier(survey: Survey, tree: PtpTree) -> int:

@@ -178,7 +178,7 @@ def _masters(ground: _Ground) -> tuple[tuple[Node, NicCapability], ...]:
 
     def rank(master: tuple[Node, NicCapability]) -> tuple[int, int, int]:
         node, nic = master
-        quality = 0 if node in appliances else 1 if survey.refclocks(node) else 2
+        quality = 0 if node in appliances else 1 if survey.has_pulse(node) else 2
         return quality, together[nic.nic.segment], [*appliances, *hosts].index(node)
 
     return tuple(sorted(masters.values(), key=rank))

@@ -50,6 +50,10 @@ class Survey:
         """The receivers at a node."""
         return self.references.at_nodes.get(node if isinstance(node, str) else node.name, ())
 
+    def has_pulse(self, node: Node | str) -> bool:
+        """Whether a receiver's pulse comes in at a node: sentences alone are good to tenths of a second."""
+        return any(clock.pps is not None or clock.nic is not None for clock in self.refclocks(node))
+
     @property
     def in_cloud(self) -> bool:
         """Whether the machines are a cloud provider's."""

@@ -163,7 +163,8 @@ def _appended(existing: str, added: str, nodes: Any) -> str:
             break
         end = number + 1
     indented = [" " * dash + line.removeprefix("  ") for line in added.splitlines()]
-    return "\n".join([*lines[:end], *indented, *lines[end:]]) + "\n"
+    line_end = "\r\n" if "\r\n" in existing else "\n"
+    return line_end.join([*lines[:end], *indented, *lines[end:]]) + line_end
 
 
 def _indent(line: str) -> int:
