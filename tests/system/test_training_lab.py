@@ -122,27 +122,8 @@ def test_once_repaired_the_same_hosts_may_start_and_are_within_a_millisecond(lab
     assert all(trip is not None and 0 <= trip < 10_000_000 for trip in trips_ns), "0: below what the stamps can tell"
 
 
-def test_a_path_that_loses_packets_is_measured_as_such_and_the_plan_believes_it(
-    lab_of: Callable[[Scenario], Lab], flat: Callable[..., Scenario], tmp_path: Path
-) -> None:
-    lab = lab_of(flat(3, links=[{"node": "n1", "nic": "eth0", "loss": 0.2}]))
-    command = [*RANKCLOCK, "preflight", "--hosts", "10.77.0.[1-3]", "--seconds", "2", "--json"]
-    processes = [lab.spawn(node, command) for node in ("n1", "n2", "n3")]
-    ends = [(process.wait(60), process.log_text()) for process in processes]
-    measured = tmp_path / "measured.json"
-    measured.write_text(ends[0][1])
-    worst = worst_loss(load_measured(measured))
-    assert worst is not None
-    assert worst[1] > 0.02, "a fifth of the packets is lost each way; four ports try for each answer"
-    assert "n1" in (worst[0].local, worst[0].peer)
-    plan = planning.make_plan(
-        lab.scenario.cluster, paths=load_measured(measured), settings=planning.Settings(small_cluster_nodes=1)
-    )
-    stable = next(question for question in plan.decision.questions if question.key == "stable")
-    assert stable.answer is planning.Answer.NO
-
-
 def test_ranks_of_one_host_share_a_clock(lab: Lab) -> None:
+    repair(lab)
     env = {"RANKCLOCK_RENDEZVOUS": "10.80.1.11:29450", "NO_COLOR": "1"}
     nodes = ["gpu1", "gpu1", "gpu2", "gpu2"]
     processes = [
@@ -167,3 +148,23 @@ def test_a_host_that_does_not_answer_is_named_on_all_others(lab: Lab) -> None:
     assert [code for code, _ in answers] == [4] * 2
     for _, text in answers:
         assert "only 2 of 3 ranks came within 3 s: missing rank 2 (10.80.2.11)" in text
+
+
+def test_a_path_that_loses_packets_is_measured_as_such_and_the_plan_believes_it(
+    lab_of: Callable[[Scenario], Lab], flat: Callable[..., Scenario], tmp_path: Path
+) -> None:
+    lab = lab_of(flat(3, links=[{"node": "n1", "nic": "eth0", "loss": 0.2}]))
+    command = [*RANKCLOCK, "preflight", "--hosts", "10.77.0.[1-3]", "--seconds", "2", "--json"]
+    processes = [lab.spawn(node, command) for node in ("n1", "n2", "n3")]
+    ends = [(process.wait(60), process.log_text()) for process in processes]
+    measured = tmp_path / "measured.json"
+    measured.write_text(ends[0][1])
+    worst = worst_loss(load_measured(measured))
+    assert worst is not None
+    assert worst[1] > 0.02, "a fifth of the packets is lost each way; four ports try for each answer"
+    assert "n1" in (worst[0].local, worst[0].peer)
+    plan = planning.make_plan(
+        lab.scenario.cluster, paths=load_measured(measured), settings=planning.Settings(small_cluster_nodes=1)
+    )
+    stable = next(question for question in plan.decision.questions if question.key == "stable")
+    assert stable.answer is planning.Answer.NO
